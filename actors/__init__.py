@@ -1,0 +1,1 @@
+"""Thin shells around the core: the only place with Ray Serve, FastAPI and vLLM."""

@@ -1,0 +1,1 @@
+"""Benchmarks that compare side by side in one run; each prints one line of JSON last."""

@@ -1,0 +1,93 @@
+"""The exception tree. Only the ingress maps it to HTTP.
+
+::
+
+    InfraMindError                 code              HTTP
+    |- ConfigError                 config_error      (start-up only)
+    |- RequestError                invalid_request   400
+    |  |- BadBudget                invalid_budget    400
+    |  |- UnknownModel             model_not_found   404
+    |  |- UnsupportedParameter     unsupported_parameter  400
+    |  `- ContextExceeded          context_length_exceeded 400
+    |- Overloaded                  overloaded        429
+    |- DeadlineExceeded            deadline_exceeded 504
+    |- LimitExceeded               limit_exceeded    500
+    |- QueryCancelled              cancelled         499
+    `- NoModelAnswered             no_model_answered 502
+"""
+
+from __future__ import annotations
+
+
+class InfraMindError(Exception):
+    """Base of all errors of this project; ``code`` is stable and part of the API."""
+
+    code = "internal_error"
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ConfigError(InfraMindError):
+    """A config cannot be used; the message names the file and the key."""
+
+    code = "config_error"
+
+
+class RequestError(InfraMindError):
+    """The request cannot be served as it stands; ``param`` names the field at fault."""
+
+    code = "invalid_request"
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class BadBudget(RequestError):
+    code = "invalid_budget"
+
+
+class UnknownModel(RequestError):
+    code = "model_not_found"
+
+
+class UnsupportedParameter(RequestError):
+    code = "unsupported_parameter"
+
+
+class ContextExceeded(RequestError):
+    """The prompt fits no model of the pool."""
+
+    code = "context_length_exceeded"
+
+
+class Overloaded(InfraMindError):
+    """A bound was reached; try again after ``retry_after_s``."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(InfraMindError):
+    code = "deadline_exceeded"
+
+
+class LimitExceeded(InfraMindError):
+    """A per-query cap of calls or tokens was reached before there was an answer."""
+
+    code = "limit_exceeded"
+
+
+class QueryCancelled(InfraMindError):
+    code = "cancelled"
+
+
+class NoModelAnswered(InfraMindError):
+    """Every model that could take a step failed."""
+
+    code = "no_model_answered"

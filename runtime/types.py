@@ -1,0 +1,259 @@
+"""The shared vocabulary: queries, plans, steps, calls, results, answers.
+
+Everything is a frozen, slotted dataclass that can cross a process. Times named ``*_at_s`` are
+monotonic seconds of the process that holds the object; durations are ``*_s``. Across processes
+only durations travel (the remaining budget), and the receiver anchors them on its own clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class TaskKind(StrEnum):
+    """What is asked; decides roles, topologies and how answers are compared."""
+
+    MATH = "math"
+    CODE = "code"
+    KNOWLEDGE = "knowledge"
+    GENERAL = "general"
+
+
+class Topology(StrEnum):
+    """How the agents of a query are wired (paper section 4.1), and ``Adaptive``."""
+
+    IO = "IO"
+    COT = "CoT"
+    CHAIN = "Chain"
+    FULL_CONNECTED = "FullConnected"
+    DEBATE = "Debate"
+    REFLECTION = "Reflection"
+    ADAPTIVE = "Adaptive"
+
+
+class Strategy(StrEnum):
+    """Reasoning depth (paper section 4.2). The order is the paper's action order."""
+
+    FLASH = "Flash"
+    CONCISE = "Concise"
+    DEEPTHINK = "DeepThink"
+
+
+STRATEGIES: tuple[Strategy, ...] = tuple(Strategy)
+
+
+class DeadlineKind(StrEnum):
+    """``hard``: the query ends at its deadline. ``soft``: it runs on and is counted as late."""
+
+    HARD = "hard"
+    SOFT = "soft"
+
+
+class StepKind(StrEnum):
+    """What a step does with what it is given."""
+
+    ANSWER = "answer"  # first call of an agent
+    FOLLOW_UP = "follow_up"  # second call of a role that checks its own work
+    REVISE = "revise"  # Reflection: the agent revises its own answer
+    DEBATE = "debate"  # Debate: the agent answers again, having seen the others
+    DECIDE = "decide"  # the decision step over all answers of the last round
+    DIRECT = "direct"  # a pool model called by name: the messages pass through unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message; ``role`` is ``system``, ``user`` or ``assistant``."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the caller asked of the sampler; ``None`` leaves it to the model's default."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One request, stamped at arrival.
+
+    ``question`` is the last user message; ``context`` what came before it (system message and
+    history). ``budget_s`` counts from arrival, so it includes embedding, planning and waiting.
+    ``direct_model`` names the pool model when the caller asked for one by name.
+    """
+
+    query_id: str
+    question: str
+    budget_s: float
+    task: TaskKind | None = None
+    context: tuple[Message, ...] = ()
+    choices: tuple[str, ...] = ()
+    deadline_kind: DeadlineKind = DeadlineKind.HARD
+    sampling: Sampling = field(default_factory=Sampling)
+    direct_model: str | None = None
+    policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The planner's decision: one role per agent, so ``len(roles)`` agents."""
+
+    topology: Topology
+    roles: tuple[str, ...]
+    task: TaskKind
+
+    @property
+    def num_agents(self) -> int:
+        return len(self.roles)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One model call of a plan, and one executor decision.
+
+    ``depends_on`` are the steps that must end first; ``own`` is the same agent's earlier step,
+    whose answer is shown to it as its own, and is also in ``depends_on``.
+    """
+
+    step_id: int
+    kind: StepKind
+    role: str
+    agent: int
+    round: int
+    depends_on: tuple[int, ...] = ()
+    own: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """The executor's decision for one step: the joint action (paper section 3, Action)."""
+
+    model: str
+    strategy: Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The executor's other action in ``Adaptive``: answer with what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No model can take the step now; ask again when the telemetry changes."""
+
+
+Decision = Route | Stop | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A step on its way to a model: everything an engine needs, and its place in the queue.
+
+    ``service_s`` predicts the engine's time for this call and ``path_s`` that of the steps that
+    must still follow; both may be ``None`` when nothing is known of the model's speed.
+    ``final`` marks the step whose text is the answer, so that it may be streamed.
+    """
+
+    call_id: str
+    query_id: str
+    step_id: int
+    model: str
+    strategy: Strategy
+    messages: tuple[Message, ...]
+    max_tokens: int
+    prompt_tokens: int
+    service_s: float | None
+    path_s: float
+    sampling: Sampling
+    final: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """What came back from a model. Token counts are the engine's own, or ``None``."""
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    queue_s: float
+    service_s: float
+    ttft_s: float | None = None
+    replica: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrace:
+    """One line of the trace: what a step did, where, and how long it took."""
+
+    step_id: int
+    kind: StepKind
+    role: str
+    round: int
+    model: str | None
+    strategy: Strategy | None
+    status: str  # "ok" | "failed" | "cancelled" | "dropped"
+    attempts: int
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    queue_s: float | None
+    service_s: float | None
+    started_after_s: float
+    ended_after_s: float
+    budget_left_s: float
+    answer: str | None = None  # canonical answer, where there is one
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens over all steps of a query."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The one outcome of a query.
+
+    ``status``: ``ok`` (whole and on time), ``late`` (whole, after a soft deadline), ``degraded``
+    (the best that was there at a hard deadline or after failures) or ``error`` (nothing).
+    Only ``ok`` counts for the SLO. ``budget_left_s`` is negative when the answer is late.
+    """
+
+    query_id: str
+    status: str
+    text: str
+    canonical: str | None
+    finish_reason: str
+    task: TaskKind
+    topology: Topology | None
+    roles: tuple[str, ...]
+    steps: tuple[StepTrace, ...]
+    usage: Usage
+    latency_s: float
+    budget_s: float
+    policy: str
+    error_code: str | None = None
+    error_message: str | None = None
+
+    @property
+    def budget_left_s(self) -> float:
+        return self.budget_s - self.latency_s
+
+    @property
+    def kept_budget(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models that answered, in the order of first use."""
+        return tuple(dict.fromkeys(s.model for s in self.steps if s.model and s.status == "ok"))
