@@ -175,7 +175,7 @@ class TelemetryConfig(_Strict):
 
 
 class EmbeddingConfig(_Strict):
-    """``minilm``: all-MiniLM-L6-v2, 384-d, needs torch. ``hash``: lexical feature hashing, 384-d."""
+    """``minilm``: all-MiniLM-L6-v2, needs torch. ``hash``: lexical feature hashing. Both 384-d."""
 
     backend: Literal["minilm", "hash"] = "hash"
     source: str = "prepared:all-minilm-l6-v2"

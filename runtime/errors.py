@@ -4,6 +4,7 @@
 
     InfraMindError                 code              HTTP
     |- ConfigError                 config_error      (start-up only)
+    |- PlanError                   bad_plan          500
     |- RequestError                invalid_request   400
     |  |- BadBudget                invalid_budget    400
     |  |- UnknownModel             model_not_found   404
@@ -33,6 +34,12 @@ class ConfigError(InfraMindError):
     """A config cannot be used; the message names the file and the key."""
 
     code = "config_error"
+
+
+class PlanError(InfraMindError):
+    """A policy returned a plan or a route that cannot be carried out."""
+
+    code = "bad_plan"
 
 
 class RequestError(InfraMindError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runtime.types import Answer, Call, CallResult, Decision, Plan
+from runtime.types import Answer, Call, CallResult, Decision, Plan, Speed
 
 # --- one query -------------------------------------------------------------------------------
 
@@ -24,10 +24,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The executor decided on one step."""
+    """The executor decided on one step; ``speed`` is what is known of the chosen model."""
 
     step_id: int
     decision: Decision
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,14 @@ class FailureKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed:
-    """A call ended without a result. ``streamed`` says whether its text had begun to leave."""
+    """A call ended without a result. ``streamed`` says whether its text had begun to leave;
+    ``retry_after_s`` is when a full backlog is predicted to have room."""
 
     call_id: str
     kind: FailureKind
     message: str
     streamed: bool = False
+    retry_after_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,7 @@ class AskRoute:
 
 @dataclass(frozen=True, slots=True)
 class RunCall:
-    """Take a lease and run the call; answer with ``CallDone``, ``CallFailed`` or ``CallDropped``."""
+    """Take a lease, run the call; answer ``CallDone``, ``CallFailed`` or ``CallDropped``."""
 
     call: Call
 

@@ -103,9 +103,12 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The planner's decision: one role per agent, so ``len(roles)`` agents."""
+    """The planner's decision: one role per agent, so ``len(roles)`` agents.
 
-    topology: Topology
+    ``topology`` is a name of the topology registry: a ``Topology``, or one that was added.
+    """
+
+    topology: str
     roles: tuple[str, ...]
     task: TaskKind
 
@@ -118,8 +121,9 @@ class Plan:
 class Step:
     """One model call of a plan, and one executor decision.
 
-    ``depends_on`` are the steps that must end first; ``own`` is the same agent's earlier step,
-    whose answer is shown to it as its own, and is also in ``depends_on``.
+    ``depends_on`` are the steps that must end first and whose answers are shown; ``own`` is the
+    same agent's earlier step, shown to it as its own, and is also in ``depends_on``. ``after``
+    must end first too, but is not shown.
     """
 
     step_id: int
@@ -129,6 +133,7 @@ class Step:
     round: int
     depends_on: tuple[int, ...] = ()
     own: int | None = None
+    after: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,19 @@ class Wait:
 
 
 Decision = Route | Stop | Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a model is predicted to be now: measured where it is fresh, else the config's."""
+
+    prefill_tokens_per_s: float
+    tpot_s: float
+    wait_s: float = 0.0
+
+    def service_s(self, prompt_tokens: int, output_tokens: int) -> float:
+        """Seconds in the engine, without the wait for a slot."""
+        return prompt_tokens / self.prefill_tokens_per_s + output_tokens * self.tpot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +253,7 @@ class Answer:
     canonical: str | None
     finish_reason: str
     task: TaskKind
-    topology: Topology | None
+    topology: str | None
     roles: tuple[str, ...]
     steps: tuple[StepTrace, ...]
     usage: Usage
@@ -244,6 +262,7 @@ class Answer:
     policy: str
     error_code: str | None = None
     error_message: str | None = None
+    retry_after_s: float | None = None
 
     @property
     def budget_left_s(self) -> float:

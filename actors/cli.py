@@ -1,0 +1,123 @@
+"""The command line: ``inframind serve | ask | status | demo | models``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from actors.client import DEFAULT_URL, ApiError, Client
+from actors.demo import run_demo
+from actors.display import answers_table, pool_table
+from actors.local_pool import ServeFile, read_serve_file, running_pool
+from actors.models import models_app
+from runtime.errors import InfraMindError
+
+app = typer.Typer(
+    help="Infrastructure-aware runtime for multi-agent LLM work.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(models_app, name="models")
+console = Console()
+
+ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="A Serve config file.")]
+Port = Annotated[int | None, typer.Option(help="HTTP port instead of the file's.")]
+Url = Annotated[str, typer.Option(help="Where the pool listens.", envvar="INFRAMIND_URL")]
+LOCAL = Path("serve_configs/local.yaml")
+
+
+@app.command()
+def serve(config: ConfigPath = LOCAL, port: Port = None) -> None:
+    """Start a pool on this machine and serve until Ctrl-C."""
+    file = _read(config)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    with console.status("starting") as status, running_pool(file, port, status.update) as url:
+        status.stop()
+        kind = " (SIMULATED: the fake engine)" if file.simulated else ""
+        console.print(f"[green]ready[/green]{kind} at {url}/v1, model name: inframind")
+        console.print(f'try: inframind ask "What is 17 + 25?" --budget 30 --url {url}')
+        stop.wait()
+        console.print("stopping")
+
+
+@app.command()
+def ask(
+    question: Annotated[str, typer.Argument(help="The question.")],
+    budget: Annotated[float | None, typer.Option(help="Seconds; default: the pool's.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="math, code, knowledge or general; default: by meaning.")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Another policy than the pool's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the whole trace as JSON.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Ask one question and show how it was answered."""
+    body: dict[str, Any] = {"question": question}
+    optional = {"budget_s": budget, "task": task, "policy": policy}
+    body.update({k: v for k, v in optional.items() if v is not None})
+    try:
+        answer = Client(url).ask(body)
+    except ApiError as error:
+        _fail(str(error))
+    if as_json:
+        console.print_json(json.dumps(answer))
+    else:
+        console.print(answer["text"] or answer["error"]["message"], markup=False)
+        console.print(answers_table([{**answer, "asked": question}]))
+    raise typer.Exit(0 if answer["status"] != "error" else 1)
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the snapshot as JSON.")] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show the live pool: queues, replicas, latency, age of each figure."""
+    try:
+        pool = Client(url).pool()
+    except ApiError as error:
+        _fail(str(error))
+    if as_json:
+        console.print_json(json.dumps(pool))
+    else:
+        console.print(pool_table(pool))
+
+
+@app.command()
+def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
+    """Start a pool, ask it eight questions, show what happened, stop it."""
+    file = _read(config)
+    with console.status("starting") as status:
+        try:
+            with running_pool(file, port, status.update) as url:
+                status.stop()
+                answered = run_demo(url, file, console)
+        except (InfraMindError, RuntimeError) as error:
+            _fail(str(error))
+    raise typer.Exit(0 if answered else 1)
+
+
+def _read(path: Path) -> ServeFile:
+    try:
+        return read_serve_file(path)
+    except InfraMindError as error:
+        _fail(error.message)
+
+
+def _fail(message: str) -> Any:
+    Console(stderr=True).print(f"[red]error:[/red] {message}", highlight=False)
+    raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point of the ``inframind`` command."""
+    app()

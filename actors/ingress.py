@@ -1,0 +1,311 @@
+"""The HTTP side: checks requests, stamps deadlines, hands queries to workflow actors."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from ray.exceptions import RayActorError, RayError
+from starlette.requests import ClientDisconnect
+
+from actors import wire
+from actors.api import (
+    OWN_MODEL,
+    ChatRequest,
+    QueryRequest,
+    chat_query,
+    native_query,
+    parse_body,
+)
+from actors.names import ActorNames, ActorRef
+from actors.pool_actors import ensure_actors
+from actors.runner import Delta, Progress, Started, StepStarted
+from actors.snapshot import pool_document
+from runtime.config import parse_config
+from runtime.errors import InfraMindError, NoModelAnswered, RequestError
+from runtime.policy import make_policy
+from runtime.telemetry import PoolTelemetry
+from runtime.types import Answer, Query
+
+KEEP_ALIVE_S = 10.0
+
+api = FastAPI(title="InfraMind", docs_url=None, redoc_url=None)
+
+
+class BodyTooLarge(RequestError):
+    code = "body_too_large"
+
+
+class Ingress:
+    """One replica of the HTTP side. It makes the version's actors when it starts."""
+
+    def __init__(self, config: dict[str, Any], engines: dict[str, Any], embed: Any) -> None:
+        self._config = parse_config(config)
+        names = ActorNames(self._config.digest)
+        ensure_actors(self._config, engines, embed)
+        self._workflows = [ActorRef(names.workflow(i)) for i in range(self._config.workflow_actors)]
+        self._turn = itertools.count()
+        self._monitor = ActorRef(names.monitor)
+        self._snapshot: PoolTelemetry | None = None
+        self._received_s = 0.0
+        self._started = int(time.time())
+        self._task = asyncio.get_event_loop().create_task(self._follow_telemetry())
+
+    # --- endpoints ---------------------------------------------------------------------------
+
+    @api.post("/v1/chat/completions")
+    async def chat(self, request: Request) -> Response:
+        """OpenAI's chat completion, plain or as server-sent events."""
+        arrival_s = time.monotonic()
+        try:
+            body = parse_body(await self._read(request), ChatRequest)
+            query = chat_query(body, request.headers, self._config)
+            self._check_policy(query)
+        except InfraMindError as error:
+            return _refusal(error)
+        if body.stream:
+            usage = body.stream_options is not None and body.stream_options.include_usage
+            return await self._stream(query, body.model, usage, arrival_s)
+        answer = await self._run(request, query, arrival_s)
+        if answer.status == "error":
+            return _failure(answer)
+        return JSONResponse(
+            wire.completion(answer, body.model), headers=wire.answer_headers(answer)
+        )
+
+    @api.post("/v1/queries")
+    async def queries(self, request: Request) -> Response:
+        """The native form: the answer with its whole trace, also when it is an error."""
+        arrival_s = time.monotonic()
+        try:
+            body = parse_body(await self._read(request), QueryRequest)
+            query = native_query(body, request.headers, self._config)
+            self._check_policy(query)
+        except InfraMindError as error:
+            return _refusal(error)
+        answer = await self._run(request, query, arrival_s)
+        status, headers = 200, wire.answer_headers(answer)
+        if answer.status == "error":
+            status, _, headers = wire.failure_response(answer)
+        return JSONResponse(wire.native_answer(answer), status_code=status, headers=headers)
+
+    @api.get("/v1/models")
+    async def models(self) -> Response:
+        """The pool's models, and the one that stands for all of them."""
+        names = [OWN_MODEL, *(model.name for model in self._config.models)]
+        data = [
+            {"id": n, "object": "model", "created": self._started, "owned_by": OWN_MODEL}
+            for n in names
+        ]
+        return JSONResponse({"object": "list", "data": data})
+
+    @api.get("/v1/pool")
+    async def pool(self) -> Response:
+        """The live snapshot."""
+        age_s = time.monotonic() - self._received_s if self._snapshot else None
+        return JSONResponse(pool_document(self._config, self._snapshot, age_s))
+
+    @api.get("/healthz")
+    async def healthz(self) -> Response:
+        """200 when at least one model can answer, else 503."""
+        snapshot = self._snapshot
+        ready = [m for m, load in snapshot.models.items() if load.replicas] if snapshot else []
+        status = 200 if ready else 503
+        body = {"status": "ok" if ready else "no model is up", "models_up": sorted(ready)}
+        return JSONResponse(body, status_code=status)
+
+    # --- queries -----------------------------------------------------------------------------
+
+    async def _read(self, request: Request) -> bytes:
+        """The body, up to its bound."""
+        most = self._config.limits.max_body_bytes
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise BodyTooLarge(f"the body is larger than {most} bytes")
+        return bytes(body)
+
+    def _check_policy(self, query: Query) -> None:
+        if query.policy is not None:
+            try:
+                make_policy(self._config, query.policy)
+            except InfraMindError as error:
+                raise RequestError(error.message, "policy") from None
+
+    def _next_workflow(self) -> ActorRef:
+        return self._workflows[next(self._turn) % len(self._workflows)]
+
+    async def _run(self, request: Request, query: Query, arrival_s: float) -> Answer:
+        """Run a query; a client that goes away withdraws it."""
+        workflow = self._next_workflow()
+        running = asyncio.create_task(self._submit(workflow, query, arrival_s))
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                _withdraw(workflow, query)
+            return await running
+        except asyncio.CancelledError:
+            _withdraw(workflow, query)
+            raise
+        finally:
+            gone.cancel()
+
+    async def _submit(self, workflow: ActorRef, query: Query, arrival_s: float) -> Answer:
+        """Run on the workflow actor; once more, within the budget, if that died."""
+        for last in (False, True):
+            try:
+                spent_s = time.monotonic() - arrival_s
+                answer: Answer = await workflow.get().run.remote(query, spent_s)
+                return answer
+            except (RayActorError, ValueError) as error:
+                workflow.forget()
+                spent_s = time.monotonic() - arrival_s
+                if last or spent_s >= query.budget_s:
+                    return _lost(query, spent_s, error)
+        raise AssertionError("unreachable")
+
+    async def _stream(self, query: Query, model: str, usage: bool, arrival_s: float) -> Response:
+        """Wait for the plan, so that the headers can tell the topology, then stream."""
+        workflow = self._next_workflow()
+        items = self._items(workflow, query, arrival_s)
+        try:
+            first = await anext(items)
+        except asyncio.CancelledError:
+            _withdraw(workflow, query)
+            raise
+        if isinstance(first, Answer):
+            return _failure(first)
+        topology = first.topology if isinstance(first, Started) else None
+        events = self._events(workflow, query, model, usage, items)
+        return StreamingResponse(
+            events,
+            media_type="text/event-stream",
+            headers={**wire.start_headers(query, topology), "cache-control": "no-cache"},
+        )
+
+    async def _items(
+        self, workflow: ActorRef, query: Query, arrival_s: float
+    ) -> AsyncIterator[Progress]:
+        """The query's progress; ends with an ``Answer``, whatever happens."""
+        try:
+            method = workflow.get().stream.options(num_returns="streaming")
+            async for ref in method.remote(query, time.monotonic() - arrival_s):
+                yield await ref
+        except (RayError, ValueError) as error:
+            workflow.forget()
+            yield _lost(query, time.monotonic() - arrival_s, error)
+
+    async def _events(
+        self,
+        workflow: ActorRef,
+        query: Query,
+        model: str,
+        usage: bool,
+        items: AsyncIterator[Progress],
+    ) -> AsyncIterator[str]:
+        writer = wire.ChunkWriter(query.query_id, model)
+        sent_text = False
+        finished = False
+        try:
+            yield writer.first()
+            async for item in _with_keep_alive(items):
+                if item is None:
+                    yield wire.comment("still working")
+                elif isinstance(item, StepStarted):
+                    yield wire.comment(
+                        f"step {item.step_id}: {item.role} on {item.model}, {item.strategy}"
+                    )
+                elif isinstance(item, Delta):
+                    sent_text = True
+                    yield writer.delta(item.text)
+                elif isinstance(item, Answer):
+                    finished = True
+                    for event in _closing(writer, item, sent_text, usage):
+                        yield event
+        finally:
+            if not finished:
+                _withdraw(workflow, query)
+
+    async def _follow_telemetry(self) -> None:
+        """Keep the newest snapshot; being asked also tells the monitor that this app lives."""
+        while True:
+            try:
+                version = self._snapshot.version if self._snapshot else -1
+                wait = self._monitor.get().wait.remote(version, 5.0, ingress=True)
+                self._snapshot = await wait
+                self._received_s = time.monotonic()
+            except (RayError, ValueError):
+                self._monitor.forget()
+                self._snapshot = None
+            await asyncio.sleep(0.2)
+
+
+def _closing(writer: wire.ChunkWriter, answer: Answer, sent_text: bool, usage: bool) -> list[str]:
+    """The last events of a stream."""
+    if answer.status == "error":
+        return [writer.error(answer), wire.DONE]
+    events = [] if sent_text or not answer.text else [writer.delta(answer.text)]
+    events.append(writer.last(answer))
+    if usage:
+        events.append(writer.usage(answer))
+    return [*events, wire.DONE]
+
+
+async def _with_keep_alive(items: AsyncIterator[Progress]) -> AsyncIterator[Progress | None]:
+    """``items``, with a ``None`` whenever there was none for ``KEEP_ALIVE_S``."""
+    pending: asyncio.Task[Progress] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(items))  # type: ignore[arg-type]
+            done, _ = await asyncio.wait({pending}, timeout=KEEP_ALIVE_S)
+            if not done:
+                yield None
+                continue
+            try:
+                item = pending.result()
+            except StopAsyncIteration:
+                return
+            pending = None
+            yield item
+    finally:
+        if pending is not None:
+            pending.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client has gone."""
+    with contextlib.suppress(ClientDisconnect):
+        while not await request.is_disconnected():
+            await asyncio.sleep(0.25)
+
+
+def _withdraw(workflow: ActorRef, query: Query) -> None:
+    with contextlib.suppress(RayError, ValueError):
+        workflow.get().cancel.remote(query.query_id)
+
+
+def _lost(query: Query, spent_s: float, error: BaseException) -> Answer:
+    """The outcome of a query whose workflow actor died."""
+    from runtime.outcome import Progress as Facts
+    from runtime.outcome import build_answer
+
+    lost = NoModelAnswered(f"the workflow actor was lost: {type(error).__name__}")
+    return build_answer(Facts(query, 0.0, None, (), ""), spent_s, "error", None, "", lost)
+
+
+def _refusal(error: InfraMindError) -> Response:
+    status, body, headers = wire.exception_response(error)
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _failure(answer: Answer) -> Response:
+    status, body, headers = wire.failure_response(answer)
+    return JSONResponse(body, status_code=status, headers=headers)

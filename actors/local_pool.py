@@ -1,0 +1,179 @@
+"""A pool on this machine for as long as a ``with`` block lasts: Ray, Serve and one application."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from actors.client import Client
+from runtime.config import AppConfig, parse_config
+from runtime.errors import ConfigError
+
+READY_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeFile:
+    """One Serve config file with one application of ours."""
+
+    path: Path
+    name: str
+    route_prefix: str
+    host: str
+    port: int
+    args: dict[str, Any]
+    config: AppConfig
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any model of the pool is the fake engine."""
+        return any(model.backend == "fake" for model in self.config.models)
+
+
+def read_serve_file(path: Path) -> ServeFile:
+    """Read and check a Serve config file; raises ``ConfigError`` that names file and key."""
+    try:
+        data = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+    applications = data.get("applications") if isinstance(data, dict) else None
+    if not isinstance(applications, list) or len(applications) != 1:
+        raise ConfigError(f"{path}: must have `applications:` with exactly one application")
+    app = applications[0]
+    http = data.get("http_options") or {}
+    args = app.get("args") or {}
+    return ServeFile(
+        path=path,
+        name=app.get("name", "inframind"),
+        route_prefix=app.get("route_prefix", "/"),
+        host=http.get("host", "127.0.0.1"),
+        port=int(http.get("port", 8000)),
+        args=args,
+        config=parse_config(args, f"{path}: applications.0.args"),
+    )
+
+
+@contextlib.contextmanager
+def running_pool(
+    file: ServeFile, port: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[str]:
+    """Start the pool, yield its URL, stop everything that was started.
+
+    ``tell`` receives what is being waited for, about once a second.
+
+    Raises:
+        ConfigError: the port is taken.
+        RuntimeError: the application did not come up; the message holds Serve's reason.
+    """
+    port = port or file.port
+    _check_port(file.host, port)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray
+    from ray import serve
+
+    temp = tempfile.mkdtemp(prefix="inframind-", dir="/tmp")
+    try:
+        tell("starting Ray")
+        ray.init(
+            address="local",
+            num_cpus=_cpus(file.config),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _temp_dir=temp,
+        )
+        logging.getLogger("ray.serve").setLevel(logging.ERROR)
+        serve.start(
+            proxy_location="HeadOnly",
+            http_options={"host": file.host, "port": port},
+            logging_config={"log_level": "WARNING", "enable_access_log": False},
+        )
+        url = f"http://{file.host}:{port}"
+        with _watch(file.name, tell):
+            _deploy(file)
+        wait_ready(url)
+        yield url
+    finally:
+        with contextlib.suppress(Exception):
+            serve.shutdown()
+        ray.shutdown()
+        shutil.rmtree(temp, ignore_errors=True)
+
+
+def _deploy(file: ServeFile) -> None:
+    from ray import serve
+
+    from actors.app import build
+
+    serve.run(build(file.args), name=file.name, route_prefix=file.route_prefix, blocking=False)
+
+
+def _cpus(config: AppConfig) -> float:
+    """Logical CPUs: the machine's, or what the replicas ask for if that is more."""
+    asked = sum(m.placement.num_cpus * m.replicas for m in config.models)
+    return max(float(os.cpu_count() or 1), float(-(-asked // 1)) + 2)
+
+
+def _check_port(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another with --port"
+            ) from None
+
+
+def wait_ready(url: str) -> None:
+    """Return when a model of the pool has reported; ``RuntimeError`` after a minute."""
+    client = Client(url)
+    end = time.monotonic() + READY_TIMEOUT_S
+    while not client.healthy():
+        if time.monotonic() > end:
+            raise RuntimeError(f"{url} is up, but no model has reported within a minute")
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def _watch(app: str, tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell once a second which deployments are still starting."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(1.0):
+            with contextlib.suppress(Exception):
+                tell(_waiting_for(app))
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _waiting_for(app: str) -> str:
+    from ray import serve
+
+    status = serve.status().applications.get(app)
+    if status is None:
+        return "building the application"
+    waiting = [n for n, d in status.deployments.items() if d.status != "HEALTHY"]
+    return f"waiting for {', '.join(waiting)}" if waiting else "starting the actors"

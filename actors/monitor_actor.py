@@ -1,0 +1,92 @@
+"""The monitor: takes reports, fuses them, and hands out one versioned snapshot by long poll."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import ray
+
+from actors.names import NAMESPACE, ActorNames
+from runtime.config import parse_config
+from runtime.telemetry import (
+    ModelLoad,
+    PoolTelemetry,
+    QueueReport,
+    ReplicaReport,
+    TelemetryFusion,
+)
+
+MIN_PUBLISH_S = 0.05
+ABANDONED_S = 60.0
+
+
+class MonitorActor:
+    """One per application version. Also ends the version's actors once no ingress asks for them.
+
+    Detached actors outlive the application that made them; the ingress's long polls are the sign
+    that the application lives.
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._config = parse_config(config)
+        models = tuple(model.name for model in self._config.models)
+        self._fusion = TelemetryFusion(models, self._config.telemetry)
+        self._snapshot = self._fusion.snapshot(time.monotonic())
+        self._published = asyncio.Event()
+        self._dirty = asyncio.Event()
+        self._last_ingress_s = time.monotonic()
+        self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def ready(self) -> bool:
+        """Answers once the actor runs."""
+        return True
+
+    async def report_replica(self, report: ReplicaReport) -> None:
+        """Take a replica's figures."""
+        self._fusion.add_replica(report, time.monotonic())
+        self._dirty.set()
+
+    async def report_queue(self, report: QueueReport) -> ModelLoad | None:
+        """Take a scheduler's figures; it gets back what its model's replicas say."""
+        self._fusion.add_queue(report, time.monotonic())
+        self._dirty.set()
+        return self._snapshot.models.get(report.model)
+
+    async def wait(self, version: int, timeout_s: float, ingress: bool = False) -> PoolTelemetry:
+        """The newest snapshot: at once if newer than ``version``, else with the next one."""
+        if ingress:
+            self._last_ingress_s = time.monotonic()
+        if self._snapshot.version <= version:
+            try:
+                await asyncio.wait_for(self._published.wait(), timeout_s)
+            except TimeoutError:
+                pass
+        return self._snapshot
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await asyncio.wait_for(self._dirty.wait(), self._config.telemetry.report_period_s)
+            except TimeoutError:
+                pass
+            self._dirty.clear()
+            now = time.monotonic()
+            self._snapshot = self._fusion.snapshot(now)
+            self._published.set()
+            self._published = asyncio.Event()
+            if now - self._last_ingress_s > ABANDONED_S:
+                self._end_version()
+            await asyncio.sleep(MIN_PUBLISH_S)
+
+    def _end_version(self) -> None:
+        """The application is gone: end its actors, this one last."""
+        names = ActorNames(self._config.digest)
+        actors = [names.scheduler(model.name) for model in self._config.models]
+        actors += [names.workflow(i) for i in range(self._config.workflow_actors)]
+        for name in (*actors, names.monitor):
+            try:
+                ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
+            except ValueError:
+                continue

@@ -1,0 +1,45 @@
+"""Names of the actors of one application version, and how to reach them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+NAMESPACE = "inframind"
+
+
+@dataclass(frozen=True, slots=True)
+class ActorNames:
+    """Names carry the config's digest, so that two versions never share an actor."""
+
+    digest: str
+
+    @property
+    def monitor(self) -> str:
+        return f"inframind:{self.digest}:monitor"
+
+    def scheduler(self, model: str) -> str:
+        return f"inframind:{self.digest}:scheduler:{model}"
+
+    def workflow(self, index: int) -> str:
+        return f"inframind:{self.digest}:workflow:{index}"
+
+
+class ActorRef:
+    """A named actor, looked up when needed and again after it was lost."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._handle: Any = None
+
+    def get(self) -> Any:
+        """The actor's handle; raises ``ValueError`` while there is no such actor."""
+        if self._handle is None:
+            self._handle = ray.get_actor(self.name, namespace=NAMESPACE)
+        return self._handle
+
+    def forget(self) -> None:
+        """Look it up again next time."""
+        self._handle = None

@@ -1,0 +1,287 @@
+"""One query on the event loop: performs the commands of its ``WorkflowState``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+
+from actors.leases import LeaseBook
+from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from runtime.config import AppConfig
+from runtime.decide import Decider
+from runtime.errors import InfraMindError
+from runtime.events import (
+    Acquire,
+    AskPlan,
+    AskRoute,
+    CallDone,
+    CallDropped,
+    CallFailed,
+    CancelCall,
+    Cancelled,
+    DeadlinePassed,
+    Drop,
+    FailureKind,
+    Finish,
+    Refuse,
+    RunCall,
+    TelemetryChanged,
+    WorkflowCommand,
+    WorkflowEvent,
+)
+from runtime.load import LocalLoad
+from runtime.types import Answer, Call, CallResult, Query, TaskKind
+from runtime.workflow import WorkflowState
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The plan is made."""
+
+    topology: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepStarted:
+    """A call is on its way to a model's queue."""
+
+    step_id: int
+    role: str
+    model: str
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of the answer's text."""
+
+    text: str
+
+
+Progress = Started | StepStarted | Delta | Answer
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What all queries of one workflow actor share."""
+
+    config: AppConfig
+    decider: Callable[[str | None], Decider]
+    classify: Callable[[str], Any]
+    leases: LeaseBook
+    load: LocalLoad
+    engines: dict[str, Any]
+
+
+class QueryRunner:
+    """Runs one query to its outcome; ``emit`` receives progress and last the ``Answer``."""
+
+    def __init__(
+        self, services: Services, query: Query, arrival_s: float, emit: Callable[[Progress], None]
+    ) -> None:
+        self.query = query
+        self._services = services
+        self._emit = emit
+        self._state = WorkflowState(query, services.config, arrival_s)
+        self._decider = services.decider(query.policy)
+        self._events: asyncio.Queue[WorkflowEvent] = asyncio.Queue()
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._streamed: list[str] = []
+        self._task = query.task or TaskKind.GENERAL
+        self._embedding: Sequence[float] | None = None
+
+    def cancel(self) -> None:
+        """The client went away."""
+        self._events.put_nowait(Cancelled())
+
+    def telemetry_changed(self) -> None:
+        """A new snapshot arrived; only a query with a parked step cares."""
+        if any(step.status == "parked" for step in self._state.steps):
+            self._events.put_nowait(TelemetryChanged())
+
+    async def run(self) -> Answer:
+        """Run to the outcome; never raises for a failure of the query itself."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(
+            max(0.0, self._state.deadline_s - time.monotonic()), self._deadline_passed
+        )
+        try:
+            if self.query.direct_model is None:
+                self._task, self._embedding = await self._services.classify(self.query.question)
+            self._step(lambda now: self._state.start(now))
+            while self._state.answer is None:
+                event = await self._events.get()
+                self._step(lambda now, event=event: self._state.handle(event, now))
+            return self._state.answer
+        finally:
+            timer.cancel()
+            for task in list(self._calls.values()):
+                task.cancel()
+
+    def _deadline_passed(self) -> None:
+        self._events.put_nowait(DeadlinePassed("".join(self._streamed)))
+
+    def _step(self, advance: Callable[[float], list[WorkflowCommand]]) -> None:
+        """Advance the state machine and perform what it says; decisions need no waiting."""
+        pending = self._guard(advance)
+        while pending:
+            pending = [c for command in pending for c in self._perform(command)]
+
+    def _guard(self, advance: Callable[[float], list[WorkflowCommand]]) -> list[WorkflowCommand]:
+        now = time.monotonic()
+        try:
+            return advance(now)
+        except InfraMindError as error:
+            return self._state.fail(error, now)
+        except Exception as error:  # a policy is a plug-in: its fault ends its query, not the actor
+            logger.exception("query %s: the policy failed", self.query.query_id)
+            return self._state.fail(InfraMindError(f"the policy failed: {error!r}"), now)
+
+    def _perform(self, command: WorkflowCommand) -> list[WorkflowCommand]:
+        match command:
+            case AskPlan():
+                return self._guard(self._plan)
+            case AskRoute() as ask:
+                return self._guard(lambda now: self._route(ask, now))
+            case RunCall(call=call):
+                self._start(call)
+            case CancelCall(call_id=call_id):
+                if task := self._calls.pop(call_id, None):
+                    task.cancel()
+            case Finish(answer=answer):
+                self._emit(answer)
+            case _:
+                assert_never(command)
+        return []
+
+    def _plan(self, now: float) -> list[WorkflowCommand]:
+        planned = self._decider.plan(
+            self.query,
+            self._task,
+            self._services.load.view(now),
+            self._state.deadline_s - now,
+            self._embedding,
+        )
+        commands = self._state.handle(planned, now)
+        self._emit(Started(planned.plan.topology))
+        return commands
+
+    def _route(self, ask: AskRoute, now: float) -> list[WorkflowCommand]:
+        if self._state.answer is not None:
+            return []
+        pool = self._services.load.view(now)
+        routed = self._decider.route(self._state, ask, pool, now, self._embedding)
+        return self._state.handle(routed, now)
+
+    # --- calls -------------------------------------------------------------------------------
+
+    def _start(self, call: Call) -> None:
+        self._services.load.sent(call.call_id, call.model, time.monotonic())
+        if self.query.direct_model is not None:
+            self._emit(Started("direct"))
+        step = self._state.steps[call.step_id].step
+        self._emit(StepStarted(call.step_id, step.role, call.model, call.strategy))
+        self._calls[call.call_id] = asyncio.create_task(self._run_call(call))
+
+    async def _run_call(self, call: Call) -> None:
+        try:
+            event = await self._attempt(call)
+        finally:
+            self._services.load.ended(call.call_id, call.model, time.monotonic())
+        self._calls.pop(call.call_id, None)
+        self._events.put_nowait(event)
+
+    async def _attempt(self, call: Call) -> WorkflowEvent:
+        """Lease, call, release; what went wrong becomes an event."""
+        started = time.monotonic()
+        before = len(self._streamed)
+        request = Acquire(
+            call.call_id,
+            self._services.leases.holder,
+            self._state.deadline_s - started,
+            call.service_s or 0.0,
+            call.path_s,
+            self._state.hard,
+        )
+        try:
+            async with self._services.leases.lease(call.model, request) as verdict:
+                if isinstance(verdict, Drop):
+                    return CallDropped(call.call_id)
+                if isinstance(verdict, Refuse):
+                    return CallFailed(
+                        call.call_id,
+                        FailureKind.REFUSED,
+                        f"the backlog of {call.model} is full",
+                        retry_after_s=verdict.retry_after_s,
+                    )
+                granted = time.monotonic()
+                max_tokens = self._state.max_tokens_at(call.call_id, granted)
+                if max_tokens < 1:
+                    return CallDropped(call.call_id)
+                result = await self._generate(call, max_tokens, started, granted)
+                return CallDone(call.call_id, result)
+        except EngineRefused as error:
+            context = error.kind == "context"
+            kind = FailureKind.CONTEXT if context else FailureKind.REQUEST
+            return CallFailed(call.call_id, kind, f"{call.model}: {error.message}")
+        except BackPressureError as error:
+            return CallFailed(call.call_id, FailureKind.REFUSED, f"{call.model}: {error}")
+        except (RayError, RayServeException, RuntimeError, OSError) as error:
+            streamed = len(self._streamed) > before
+            message = f"{call.model}: {_first_line(error)}"
+            return CallFailed(call.call_id, FailureKind.MODEL, message, streamed)
+
+    async def _generate(
+        self, call: Call, max_tokens: int, started: float, granted: float
+    ) -> CallResult:
+        request = EngineRequest(
+            call_id=call.call_id,
+            messages=call.messages,
+            max_tokens=max_tokens,
+            remaining_s=self._state.deadline_s - granted,
+            sampling=call.sampling,
+            stream=call.final,
+        )
+        response = self._services.engines[call.model].generate.remote(request)
+        texts: list[str] = []
+        last: EngineChunk | None = None
+        try:
+            async for chunk in response:
+                last = chunk
+                if chunk.text:
+                    texts.append(chunk.text)
+                    if call.final:
+                        self._streamed.append(chunk.text)
+                        self._emit(Delta(chunk.text))
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                response.cancel()
+            raise
+        if last is None or last.finish_reason is None:
+            raise RuntimeError("the engine ended without a last chunk")
+        return CallResult(
+            text="".join(texts),
+            finish_reason=last.finish_reason,
+            prompt_tokens=last.prompt_tokens,
+            completion_tokens=last.completion_tokens,
+            queue_s=granted - started,
+            service_s=time.monotonic() - granted,
+            ttft_s=last.ttft_s,
+            replica=last.replica,
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    cause = getattr(error, "cause", None) or error
+    lines = str(cause).strip().splitlines()
+    return f"{type(cause).__name__}: {lines[-1] if lines else 'no message'}"

@@ -1,0 +1,130 @@
+"""The workflow actor: drives many queries at once, each by its own ``QueryRunner``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from ray.exceptions import RayError
+
+from actors.classify import Classifier
+from actors.leases import LeaseBook
+from actors.names import ActorNames, ActorRef
+from actors.runner import Progress, QueryRunner, Services
+from runtime.config import parse_config
+from runtime.decide import Decider
+from runtime.errors import Overloaded
+from runtime.load import LocalLoad
+from runtime.outcome import Progress as Facts
+from runtime.outcome import build_answer
+from runtime.policy import make_policy
+from runtime.types import Answer, Query
+
+
+class WorkflowActor:
+    """Plans, routes and runs queries on its own copy of the telemetry."""
+
+    def __init__(
+        self, index: int, config: dict[str, Any], engines: dict[str, Any], embed: Any
+    ) -> None:
+        self._config = parse_config(config)
+        names = ActorNames(self._config.digest)
+        models = tuple(model.name for model in self._config.models)
+        self._limit = -(-self._config.limits.max_queries_in_flight // self._config.workflow_actors)
+        self._monitor = ActorRef(names.monitor)
+        self._deciders = {"": Decider(self._config, make_policy(self._config))}
+        self._runners: dict[str, QueryRunner] = {}
+        self._services = Services(
+            config=self._config,
+            decider=self._decider,
+            classify=Classifier(embed, self._config.embedding.timeout_s).classify,
+            leases=LeaseBook(f"{names.workflow(index)}:{time.time_ns()}", names, models),
+            load=LocalLoad(self._config),
+            engines={name: h.options(stream=True) for name, h in engines.items()},
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self._follow_telemetry()),
+            loop.create_task(self._services.leases.run_heartbeats()),
+        ]
+
+    async def ready(self) -> bool:
+        """Answers once the actor runs."""
+        return True
+
+    async def run(self, query: Query, spent_s: float) -> Answer:
+        """One query to its outcome; ``spent_s`` of its budget went by before it came here."""
+        return await self._run(query, spent_s, lambda _: None)
+
+    async def stream(self, query: Query, spent_s: float) -> AsyncIterator[Progress]:
+        """The same, with its progress: ``Started`` first, the ``Answer`` last."""
+        items: asyncio.Queue[Progress] = asyncio.Queue()
+        task = asyncio.create_task(self._run(query, spent_s, items.put_nowait))
+        try:
+            while True:
+                item = await items.get()
+                yield item
+                if isinstance(item, Answer):
+                    return
+        finally:
+            task.cancel()
+
+    async def cancel(self, query_id: str) -> None:
+        """Withdraw a query and everything it started; unknown ids are ignored."""
+        if runner := self._runners.get(query_id):
+            runner.cancel()
+
+    async def counters(self) -> dict[str, int]:
+        """What is in flight now, and how often a scheduler was bypassed."""
+        return {
+            "queries": len(self._runners),
+            "calls": self._services.load.num_in_flight,
+            "leases": self._services.leases.num_held,
+            "bypassed": self._services.leases.num_bypassed,
+        }
+
+    async def _run(self, query: Query, spent_s: float, emit: Any) -> Answer:
+        arrival_s = time.monotonic() - spent_s
+        if len(self._runners) >= self._limit:
+            answer = _refused(query, arrival_s, self._limit)
+            emit(answer)
+            return answer
+        runner = QueryRunner(self._services, query, arrival_s, emit)
+        self._runners[query.query_id] = runner
+        try:
+            return await runner.run()
+        finally:
+            del self._runners[query.query_id]
+
+    def _decider(self, policy: str | None) -> Decider:
+        key = policy or ""
+        if key not in self._deciders:
+            self._deciders[key] = Decider(self._config, make_policy(self._config, policy))
+        return self._deciders[key]
+
+    async def _follow_telemetry(self) -> None:
+        version = -1
+        while True:
+            try:
+                snapshot = await self._monitor.get().wait.remote(version, 5.0)
+            except (RayError, ValueError):
+                self._monitor.forget()
+                version = -1
+                await asyncio.sleep(0.2)
+                continue
+            if snapshot.version == version:
+                continue
+            version = snapshot.version
+            self._services.load.update(snapshot, time.monotonic())
+            for runner in list(self._runners.values()):
+                with contextlib.suppress(Exception):
+                    runner.telemetry_changed()
+
+
+def _refused(query: Query, arrival_s: float, limit: int) -> Answer:
+    facts = Facts(query, arrival_s, None, (), "")
+    error = Overloaded(f"{limit} queries are in flight, which is the limit", retry_after_s=1.0)
+    return build_answer(facts, time.monotonic(), "error", None, "", error)

@@ -1,0 +1,139 @@
+"""From a state machine's question to a policy's decision: masks, views, generators, checks.
+
+Production and simulator ask policies through this one class, so that they see the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from runtime.config import AppConfig
+from runtime.errors import PlanError
+from runtime.events import AskRoute, Planned, Routed
+from runtime.load import ModelView, PoolView
+from runtime.policy import PlanView, Policy, StepView
+from runtime.prompts import count_tokens, needed_tokens
+from runtime.types import Decision, Plan, Query, Route, Speed, Stop, Strategy, TaskKind, Wait
+from runtime.workflow import WorkflowState
+
+_PROMPT_OVERHEAD_TOKENS = 160
+
+
+class Decider:
+    """Asks one policy. Decisions are sampled from a generator seeded by query and step."""
+
+    def __init__(self, config: AppConfig, policy: Policy) -> None:
+        self._config = config
+        self.policy = policy
+
+    def plan(
+        self,
+        query: Query,
+        task: TaskKind,
+        pool: PoolView,
+        remaining_s: float,
+        embedding: Sequence[float] | None,
+    ) -> Planned:
+        """Ask the planner."""
+        view = PlanView(
+            query=query,
+            task=query.task or task,
+            remaining_s=remaining_s,
+            pool=pool,
+            candidates=tuple(m for m in pool.models if m.available) or pool.models,
+            prompt_tokens=question_tokens(query),
+            embedding=embedding,
+            rng=self._rng(query, "plan"),
+        )
+        plan: Plan = self.policy.plan(view)
+        return Planned(plan, self.policy.name)
+
+    def route(
+        self,
+        state: WorkflowState,
+        ask: AskRoute,
+        pool: PoolView,
+        now: float,
+        embedding: Sequence[float] | None,
+    ) -> Routed:
+        """Ask the executor, or decide without it where there is no choice.
+
+        Raises:
+            PlanError: the policy chose a model that cannot take the step, or stopped when it
+                may not.
+        """
+        query, step_id = state.query, ask.step_id
+        needed = needed_tokens(state.parts(step_id, Strategy.CONCISE))
+        candidates = allowed_models(pool, needed, ask.excluded, query.direct_model)
+        if not candidates:
+            return self._nobody(step_id, pool, ask, query)
+        if query.direct_model is not None:
+            decision: Decision = Route(query.direct_model, Strategy.DEEPTHINK)
+        else:
+            assert state.plan is not None
+            decision = self.policy.route(
+                StepView(
+                    query=query,
+                    plan=state.plan,
+                    step=state.steps[step_id].step,
+                    remaining_s=state.deadline_s - now,
+                    pool=pool,
+                    candidates=candidates,
+                    prompt_tokens=needed,
+                    steps_after=state.steps_after(step_id),
+                    agreement=state.agreement,
+                    can_stop=ask.can_stop,
+                    used=state.used,
+                    embedding=embedding,
+                    rng=self._rng(query, str(step_id)),
+                )
+            )
+        return Routed(step_id, decision, self._check(decision, candidates, ask))
+
+    def _nobody(self, step_id: int, pool: PoolView, ask: AskRoute, query: Query) -> Routed:
+        """Wait for a model that has no replica; where the prompt fits none, the largest says so."""
+        left = [m for m in pool.models if m.name not in ask.excluded]
+        if query.direct_model is not None:
+            left = [m for m in left if m.name == query.direct_model]
+        if any(not m.available for m in left):
+            return Routed(step_id, Wait())
+        largest = max(left, key=lambda m: m.config.context_tokens)
+        return Routed(step_id, Route(largest.name, Strategy.FLASH), largest.speed)
+
+    def _check(
+        self, decision: Decision, candidates: tuple[ModelView, ...], ask: AskRoute
+    ) -> Speed | None:
+        if isinstance(decision, Stop):
+            if not ask.can_stop:
+                raise PlanError(f"policy {self.policy.name} stopped before the first answer")
+            return None
+        if isinstance(decision, Wait):
+            return None
+        for model in candidates:
+            if model.name == decision.model:
+                return model.speed
+        raise PlanError(f"policy {self.policy.name} chose {decision.model!r}, which cannot serve")
+
+    def _rng(self, query: Query, what: str) -> Random:
+        return Random(f"{self._config.policy.seed}:{query.query_id}:{what}")
+
+
+def question_tokens(query: Query) -> int:
+    """Estimate of what every call of the query must read: question, history, instructions."""
+    texts = [query.question, *query.choices, *(m.content for m in query.context)]
+    return _PROMPT_OVERHEAD_TOKENS + sum(count_tokens(text) for text in texts)
+
+
+def allowed_models(
+    pool: PoolView, needed: int, excluded: frozenset[str], only: str | None = None
+) -> tuple[ModelView, ...]:
+    """The action mask: models with a replica whose context fits and that have not failed yet."""
+    return tuple(
+        model
+        for model in pool.models
+        if model.available
+        and model.name not in excluded
+        and needed <= model.config.context_tokens
+        and (only is None or model.name == only)
+    )

@@ -1,0 +1,442 @@
+"""``WorkflowState``: one query's graph as a state machine. Events in, commands out, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from runtime.answers import canonical, plurality
+from runtime.config import AppConfig, ModelConfig
+from runtime.errors import (
+    ContextExceeded,
+    DeadlineExceeded,
+    InfraMindError,
+    LimitExceeded,
+    NoModelAnswered,
+    Overloaded,
+    QueryCancelled,
+    RequestError,
+)
+from runtime.events import (
+    AskPlan,
+    AskRoute,
+    CallDone,
+    CallDropped,
+    CallFailed,
+    CancelCall,
+    Cancelled,
+    DeadlinePassed,
+    FailureKind,
+    Finish,
+    Planned,
+    Routed,
+    RunCall,
+    TelemetryChanged,
+    WorkflowCommand,
+    WorkflowEvent,
+)
+from runtime.outcome import Progress, StepState, build_answer
+from runtime.policy import Agreement
+from runtime.prompts import PromptParts, build, fit
+from runtime.roles import role
+from runtime.strategies import affordable_tokens, token_cap
+from runtime.topology import TOPOLOGIES, build_steps, path_lengths
+from runtime.types import (
+    Answer,
+    Call,
+    DeadlineKind,
+    Plan,
+    Query,
+    Route,
+    Speed,
+    Step,
+    StepKind,
+    Stop,
+    Strategy,
+    TaskKind,
+    Topology,
+    Wait,
+)
+
+
+class WorkflowState:
+    """One query from arrival to its one outcome.
+
+    ``start`` once, then ``handle`` each event with the monotonic time at which it happened;
+    perform the commands in order. After ``Finish`` every event is ignored. A failed call is
+    tried again on a model that has not failed the step, while attempts and budget are left and
+    none of its text has left.
+    """
+
+    def __init__(self, query: Query, config: AppConfig, arrival_s: float) -> None:
+        self.query = query
+        self.arrival_s = arrival_s
+        self.deadline_s = arrival_s + query.budget_s
+        self.answer: Answer | None = None
+        self.plan: Plan | None = None
+        self.steps: list[StepState] = []
+        self._config = config
+        self._policy = "direct" if query.direct_model else ""
+        self._paths: tuple[int, ...] = ()
+        self._calls: dict[str, int] = {}
+        self._num_calls = 0
+        self._tokens = 0
+        self._error: InfraMindError | None = None
+
+    # --- what the shell and the policies may ask ---------------------------------------------
+
+    @property
+    def hard(self) -> bool:
+        return self.query.deadline_kind is DeadlineKind.HARD
+
+    @property
+    def progress(self) -> Progress:
+        """The facts that an answer is made of."""
+        return Progress(self.query, self.arrival_s, self.plan, tuple(self.steps), self._policy)
+
+    @property
+    def used(self) -> dict[int, str]:
+        """Model of every step that was routed, by step id."""
+        return {s.step.step_id: s.route.model for s in self.steps if s.route is not None}
+
+    @property
+    def agreement(self) -> Agreement:
+        """How the canonical answers so far agree."""
+        answers = list(self._last_answers())
+        votes = [s.canonical for s in answers if s.canonical is not None]
+        leading = max((votes.count(v) for v in votes), default=0)
+        return Agreement(len(answers), len(votes), leading)
+
+    def steps_after(self, step_id: int) -> int:
+        """Length of the critical path that follows the step."""
+        return self._paths[step_id]
+
+    def parts(self, step_id: int, strategy: Strategy) -> PromptParts:
+        """The step's prompt before it is fitted to a model."""
+        assert self.plan is not None
+        step = self.steps[step_id].step
+        inputs = [
+            (self.steps[i].step, self.steps[i].text)
+            for i in step.depends_on
+            if self.steps[i].status == "ok"
+        ]
+        return build(self.query, self.plan, step, inputs, strategy)
+
+    def max_tokens_at(self, call_id: str, now: float) -> int:
+        """The call's cap if it starts at ``now``: with a hard deadline, what the budget allows.
+
+        0 when the call can no longer give a token in time.
+        """
+        state = self.steps[self._calls[call_id]]
+        assert state.call is not None
+        assert state.speed is not None
+        if not self.hard:
+            return state.call.max_tokens
+        share_s = self._share_s(state.step, state.call.service_s or 0.0, now)
+        left = self._affordable(share_s, state.call.prompt_tokens, state.speed)
+        return min(state.call.max_tokens, left)
+
+    # --- events ------------------------------------------------------------------------------
+
+    def start(self, now: float) -> list[WorkflowCommand]:
+        """The first commands; a pool model called by name needs no planner."""
+        if self.query.direct_model is None:
+            return [AskPlan()]
+        task = self.query.task or TaskKind.GENERAL
+        self.plan = Plan(Topology.IO, ("direct",), task)
+        self._set_steps((Step(0, StepKind.DIRECT, "direct", 0, 1),))
+        return self._advance(now)
+
+    def handle(self, event: WorkflowEvent, now: float) -> list[WorkflowCommand]:
+        """Apply one event.
+
+        Raises:
+            PlanError, ConfigError: a plan or route that cannot be carried out; ``fail`` it.
+        """
+        if self.answer is not None:
+            return []
+        match event:
+            case Planned(plan=plan, policy=policy):
+                self._policy = policy
+                return self._planned(plan, now)
+            case Routed():
+                return self._routed(event, now)
+            case CallDone():
+                return self._done(event, now)
+            case CallFailed():
+                return self._failed(event, now)
+            case CallDropped(call_id=call_id):
+                self._error = DeadlineExceeded("the deadline passed while a call was queued")
+                return self._advance(now) if self._end_call(call_id, "dropped", now) else []
+            case TelemetryChanged():
+                return [self._ask(s, now) for s in self.steps if s.status == "parked"]
+            case DeadlinePassed(streamed=streamed):
+                return self._deadline(streamed, now) if self.hard else []
+            case Cancelled():
+                return self.fail(QueryCancelled("the client went away"), now)
+
+    def fail(self, error: InfraMindError, now: float) -> list[WorkflowCommand]:
+        """End the query with ``error``: something outside the graph made it impossible."""
+        if self.answer is not None:
+            return []
+        self._error = error
+        return self._finish(now, "error", None)
+
+    def _planned(self, plan: Plan, now: float) -> list[WorkflowCommand]:
+        roles = [role(plan.task, name) for name in plan.roles]
+        limits = self._config.limits
+        steps = build_steps(plan, [r.follow_up is not None for r in roles], limits.max_agents)
+        self.plan = plan
+        if len(steps) > limits.max_calls_per_query:
+            needs = f"the plan needs {len(steps)} calls"
+            return self.fail(
+                LimitExceeded(f"{needs}, the limit is {limits.max_calls_per_query}"), now
+            )
+        self._set_steps(steps)
+        return self._advance(now)
+
+    def _set_steps(self, steps: tuple[Step, ...]) -> None:
+        self.steps = [StepState(step) for step in steps]
+        self._paths = path_lengths(steps)
+
+    def _routed(self, event: Routed, now: float) -> list[WorkflowCommand]:
+        state = self.steps[event.step_id]
+        if state.status != "asked":
+            return []
+        match event.decision:
+            case Wait():
+                state.status = "parked"
+                return []
+            case Stop():
+                return self._finish(now, "ok", self._best())
+            case Route() as route:
+                return self._run(state, route, event.speed, now)
+
+    def _run(
+        self, state: StepState, route: Route, speed: Speed | None, now: float
+    ) -> list[WorkflowCommand]:
+        model = self._config.model(route.model)
+        speed = speed or Speed(model.speed.prefill_tokens_per_s, model.speed.token_s)
+        parts = self.parts(state.step.step_id, route.strategy)
+        requested = self.query.sampling.max_tokens if self._is_final(state.step) else None
+        cap = self._cap(state.step, route.strategy, model, requested)
+        try:
+            fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
+        except ContextExceeded as error:
+            return self._exclude(state, route.model, error, now)
+        service_s = speed.service_s(fitted.prompt_tokens, fitted.max_tokens)
+        cap = fitted.max_tokens
+        if self.hard:
+            share_s = self._share_s(state.step, service_s, now)
+            cap = min(cap, max(1, self._affordable(share_s, fitted.prompt_tokens, speed)))
+            service_s = speed.service_s(fitted.prompt_tokens, cap)
+        limits = self._config.limits
+        over_calls = self._num_calls >= limits.max_calls_per_query
+        if over_calls or self._tokens + fitted.prompt_tokens + cap > limits.max_tokens_per_query:
+            self._error = LimitExceeded("the query reached its cap of calls or tokens")
+            return self._give_up(now)
+        self._num_calls += 1
+        state.attempts += 1
+        call = Call(
+            call_id=f"{self.query.query_id}.{state.step.step_id}.{state.attempts}",
+            query_id=self.query.query_id,
+            step_id=state.step.step_id,
+            model=route.model,
+            strategy=route.strategy,
+            messages=fitted.messages,
+            max_tokens=cap,
+            prompt_tokens=fitted.prompt_tokens,
+            service_s=service_s,
+            path_s=self._paths[state.step.step_id] * service_s,
+            sampling=self.query.sampling,
+            final=self._is_final(state.step),
+        )
+        state.begin(call, route, speed, now)
+        self._calls[call.call_id] = state.step.step_id
+        return [RunCall(call)]
+
+    def _done(self, event: CallDone, now: float) -> list[WorkflowCommand]:
+        state = self._end_call(event.call_id, "ok", now)
+        if state is None or self.plan is None:
+            return []
+        state.result = event.result
+        state.canonical = canonical(event.result.text, self.plan.task, self.query.choices)
+        prompt = event.result.prompt_tokens or 0
+        self._tokens += prompt + (event.result.completion_tokens or 0)
+        if self._is_final(state.step):
+            return self._finish(now, "ok", state)
+        return self._advance(now)
+
+    def _failed(self, event: CallFailed, now: float) -> list[WorkflowCommand]:
+        state = self._end_call(event.call_id, "failed", now)
+        if state is None or state.route is None:
+            return []
+        state.error = event.message
+        match event.kind:
+            case FailureKind.REQUEST:
+                self._error = RequestError(event.message)
+                return self._advance(now)
+            case FailureKind.CONTEXT:
+                error: InfraMindError = ContextExceeded(event.message, "messages")
+            case FailureKind.REFUSED:
+                error = Overloaded(event.message, event.retry_after_s)
+            case FailureKind.MODEL:
+                error = NoModelAnswered(event.message)
+        if event.streamed or self._late(now):
+            self._error = error
+            return self._advance(now)
+        return self._exclude(state, state.route.model, error, now)
+
+    def _exclude(
+        self, state: StepState, model: str, error: InfraMindError, now: float
+    ) -> list[WorkflowCommand]:
+        """Try the step on another model, or fail it when none is left."""
+        state.excluded |= {model}
+        self._error = error
+        names = {m.name for m in self._config.models}
+        wanted = {self.query.direct_model} if self.query.direct_model else names
+        exhausted = state.attempts >= self._config.limits.max_attempts_per_step
+        if exhausted or not wanted - state.excluded:
+            state.status = "failed"
+            state.error = state.error or error.message
+            return self._advance(now)
+        return [self._ask(state, now)]
+
+    def _deadline(self, streamed: str, now: float) -> list[WorkflowCommand]:
+        self._error = DeadlineExceeded(f"no answer within {self.query.budget_s:g} s")
+        if streamed:
+            return self._finish(now, "degraded", None, text=streamed)
+        return self._give_up(now)
+
+    # --- moving on ---------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[WorkflowCommand]:
+        """Ask about every step whose turn has come; end the query when nothing is left to do."""
+        commands: list[WorkflowCommand] = []
+        moved = True
+        while moved:
+            moved = False
+            for state in self.steps:
+                if state.status == "waiting" and self._inputs_ended(state.step):
+                    moved = True
+                    if self._pointless(state.step):
+                        state.status = "failed"
+                        state.error = "nothing to work on: the steps before it failed"
+                    else:
+                        commands.append(self._ask(state, now))
+        if all(s.ended for s in self.steps):
+            return self._settle(now)
+        return commands
+
+    def _settle(self, now: float) -> list[WorkflowCommand]:
+        """Nothing runs and nothing can: vote, or take the best there is."""
+        assert self.plan is not None
+        best = self._best()
+        whole = all(s.status == "ok" for s in self.steps)
+        if best is not None and (whole or TOPOLOGIES[self.plan.topology].votes):
+            return self._finish(now, "ok", best)
+        return self._give_up(now)
+
+    def _give_up(self, now: float) -> list[WorkflowCommand]:
+        best = self._best()
+        return self._finish(now, "degraded" if best else "error", best)
+
+    def _inputs_ended(self, step: Step) -> bool:
+        return all(self.steps[i].ended for i in (*step.depends_on, *step.after))
+
+    def _pointless(self, step: Step) -> bool:
+        """A second call without a first, a decision over fewer than two answers."""
+        whole = [i for i in step.depends_on if self.steps[i].status == "ok"]
+        if step.kind in (StepKind.FOLLOW_UP, StepKind.REVISE):
+            return not whole
+        return step.kind is StepKind.DECIDE and len(whole) < 2
+
+    def _ask(self, state: StepState, now: float) -> AskRoute:
+        state.ask(now)
+        return AskRoute(state.step.step_id, frozenset(state.excluded), self._can_stop(state.step))
+
+    def _can_stop(self, step: Step) -> bool:
+        assert self.plan is not None
+        spec = TOPOLOGIES[self.plan.topology]
+        return spec.votes and bool(step.after) and any(s.status == "ok" for s in self.steps)
+
+    def _end_call(self, call_id: str, status: str, now: float) -> StepState | None:
+        step_id = self._calls.pop(call_id, None)
+        if step_id is None:
+            return None
+        self.steps[step_id].end(status, now)
+        return self.steps[step_id]
+
+    def _finish(
+        self, now: float, status: str, state: StepState | None, text: str = ""
+    ) -> list[WorkflowCommand]:
+        commands: list[WorkflowCommand] = [CancelCall(call_id) for call_id in self._calls]
+        for call_id in list(self._calls):
+            self._end_call(call_id, "cancelled", now)
+        if status == "ok" and self._late(now):
+            status = "late"
+        self.answer = build_answer(self.progress, now, status, state, text, self._error)
+        return [*commands, Finish(self.answer)]
+
+    # --- facts -------------------------------------------------------------------------------
+
+    def _late(self, now: float) -> bool:
+        return now > self.deadline_s
+
+    def _is_final(self, step: Step) -> bool:
+        """Whether the step's text is the answer: it ends the graph alone, and nobody votes."""
+        assert self.plan is not None
+        votes = TOPOLOGIES[self.plan.topology].votes and self.plan.num_agents > 1
+        return not votes and step.step_id == len(self.steps) - 1
+
+    def _share_s(self, step: Step, service_s: float, now: float) -> float:
+        """Seconds that this step may take: what the steps after it leave, at least its share."""
+        left_s = max(0.0, self.deadline_s - now)
+        after = self._paths[step.step_id]
+        return max(left_s - after * service_s, left_s / (1 + after))
+
+    def _cap(
+        self, step: Step, strategy: Strategy, model: ModelConfig, requested: int | None
+    ) -> int:
+        """The most tokens that the step may give before the prompt and the budget are looked at."""
+        if step.kind is StepKind.DIRECT:
+            return min(requested or model.max_output_tokens, model.max_output_tokens)
+        return token_cap(
+            strategy,
+            config=self._config.strategies,
+            model=model,
+            requested=requested,
+            affordable_tokens=None,
+        )
+
+    def _affordable(self, share_s: float, prompt_tokens: int, speed: Speed) -> int:
+        return affordable_tokens(
+            share_s,
+            prompt_tokens=prompt_tokens,
+            prefill_tokens_per_s=speed.prefill_tokens_per_s,
+            tpot_s=speed.tpot_s,
+        )
+
+    def _last_answers(self) -> Iterable[StepState]:
+        """The most advanced answer of each agent; the decision, if there is one, alone."""
+        latest: dict[int, StepState] = {}
+        for state in self.steps:
+            if state.status == "ok":
+                latest[state.step.agent] = state
+        return [latest[-1]] if -1 in latest else latest.values()
+
+    def _best(self) -> StepState | None:
+        """The plurality of the last answers, ties to the stronger prior; else the most advanced."""
+        answers = list(self._last_answers())
+        if not answers or self.plan is None:
+            return None
+        priors = [self._prior(s) for s in answers]
+        index = plurality([(s.canonical, p) for s, p in zip(answers, priors, strict=True)])
+        if index is not None:
+            return answers[index]
+        return max(zip(answers, priors, strict=True), key=lambda a: (a[0].step.round, a[1]))[0]
+
+    def _prior(self, state: StepState) -> float:
+        assert self.plan is not None
+        assert state.route is not None
+        quality = self._config.quality
+        return quality.expected(self.plan.task, state.route.model, state.route.strategy)
