@@ -64,7 +64,7 @@ class Decider:
                 may not.
         """
         query, step_id = state.query, ask.step_id
-        needed = needed_tokens(state.parts(step_id, Strategy.CONCISE))
+        needed = needed_tokens(state.parts(step_id, Strategy.DEEPTHINK))
         candidates = allowed_models(pool, needed, ask.excluded, query.direct_model)
         if not candidates:
             return self._nobody(step_id, pool, ask, query)
