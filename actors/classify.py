@@ -25,15 +25,21 @@ class Classifier:
         self._prototypes: list[tuple[TaskKind, Vector]] | None = None
         self._lock = asyncio.Lock()
 
-    async def classify(self, question: str) -> tuple[TaskKind, Vector | None]:
-        """The kind and the embedding; ``GENERAL`` and ``None`` when no embedding is to be had."""
+    async def classify(
+        self, question: str, task: TaskKind | None
+    ) -> tuple[TaskKind, Vector | None]:
+        """The kind (``task`` where it is given) and the embedding.
+
+        ``GENERAL`` and ``None`` when no embedding is to be had in time.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
-                prototypes = await self._ready()
                 embedding: Vector = await self._embed.remote(question)
+                if task is None:
+                    task = nearest_kind(embedding, await self._ready())
+                return task, embedding
         except (TimeoutError, RayError, RayServeException):
-            return TaskKind.GENERAL, None
-        return nearest_kind(embedding, prototypes), embedding
+            return task or TaskKind.GENERAL, None
 
     async def _ready(self) -> list[tuple[TaskKind, Vector]]:
         """The prototypes' embeddings, made once."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
@@ -77,7 +77,7 @@ class Services:
 
     config: AppConfig
     decider: Callable[[str | None], Decider]
-    classify: Callable[[str], Any]
+    classify: Callable[[str, TaskKind | None], Awaitable[tuple[TaskKind, Any]]]
     leases: LeaseBook
     load: LocalLoad
     engines: dict[str, Any]
@@ -116,8 +116,7 @@ class QueryRunner:
             max(0.0, self._state.deadline_s - time.monotonic()), self._deadline_passed
         )
         try:
-            if self.query.direct_model is None:
-                self._task, self._embedding = await self._services.classify(self.query.question)
+            await self._classify()
             self._step(lambda now: self._state.start(now))
             while self._state.answer is None:
                 event = await self._events.get()
@@ -127,6 +126,14 @@ class QueryRunner:
             timer.cancel()
             for task in list(self._calls.values()):
                 task.cancel()
+
+    async def _classify(self) -> None:
+        """Find the task kind and the embedding, where anybody wants them."""
+        query = self.query
+        if query.direct_model is not None:
+            return
+        if query.task is None or self._decider.policy.needs_embedding:
+            self._task, self._embedding = await self._services.classify(query.question, query.task)
 
     def _deadline_passed(self) -> None:
         self._events.put_nowait(DeadlinePassed("".join(self._streamed)))

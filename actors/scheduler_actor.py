@@ -66,7 +66,11 @@ class SchedulerActor:
         self._holders[request.holder] = time.monotonic()
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(request.call_id, []).append(future)
-        self._apply(request)
+        try:
+            self._apply(request)
+        except ValueError:
+            self._resolve(request.call_id, None)
+            raise
         return await future
 
     async def release(self, lease: LeaseId, call_id: str) -> None:

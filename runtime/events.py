@@ -179,7 +179,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Register:
-    """A holder tells a new incarnation which calls it holds leases for."""
+    """A holder tells a new incarnation which calls it holds leases for.
+
+    It gets a ``Grant`` for each, and must give back those of calls that have ended meanwhile.
+    """
 
     holder: str
     calls: tuple[str, ...]

@@ -76,9 +76,14 @@ class StepView:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Plans queries and routes steps. Must be quick: it runs on a workflow actor's event loop."""
+    """Plans queries and routes steps. Must be quick: it runs on a workflow actor's event loop.
+
+    ``needs_embedding`` says whether it reads the question's embedding; without it, and with the
+    task given, nothing is embedded.
+    """
 
     name: str
+    needs_embedding: bool
 
     def plan(self, view: PlanView) -> Plan:
         """Choose topology, number of agents and roles."""

@@ -24,6 +24,7 @@ class ConfiguredPolicy(Policy):
     """A policy made from the pool's config and its own ``Options``."""
 
     name = "base"
+    needs_embedding = False
     options_type: type[Options] = Options
 
     def __init__(self, config: AppConfig, options: Any) -> None:

@@ -232,6 +232,7 @@ class Broken:
     """A policy that answers whatever it was given."""
 
     name = "broken"
+    needs_embedding = False
 
     def __init__(self, decision: Decision) -> None:
         self.decision = decision

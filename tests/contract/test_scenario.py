@@ -39,10 +39,10 @@ from runtime.policy import make_policy
 from runtime.types import Answer, CallResult, Query, TaskKind
 from runtime.workflow import WorkflowState
 
-CALL_S = 0.5
+CALL_S = 1.0
 # The first holds the only slot; the others come while it runs. Budgets are far enough apart, and
 # long enough, that a slow machine changes no order and loses no deadline.
-ARRIVALS = ((0.0, 200.0), (0.10, 160.0), (0.15, 90.0), (0.20, 120.0), (0.25, 60.0))
+ARRIVALS = ((0.0, 200.0), (0.2, 160.0), (0.35, 90.0), (0.5, 120.0), (0.65, 60.0))
 
 
 def args(order: str, topology: str) -> dict[str, Any]:
@@ -156,6 +156,10 @@ async def live(url: str) -> tuple[list[str], dict[str, str]]:
             grants.append((sent_s + step["started_after_s"] + step["queue_s"], name))
 
     async with httpx.AsyncClient(timeout=120) as http:
+        await one(http, "warm-up", 0.0, 100.0)
+        grants.clear()
+        statuses.clear()
+        origin = loop.time()
         await asyncio.gather(
             *(one(http, f"q{i}", at, budget) for i, (at, budget) in enumerate(ARRIVALS))
         )
