@@ -13,7 +13,7 @@ from rich.console import Console
 
 from actors.client import DEFAULT_URL, ApiError, Client
 from actors.demo import run_demo
-from actors.display import answers_table, pool_table
+from actors.display import answer_block, pool_table
 from actors.local_pool import ServeFile, read_serve_file, running_pool
 from actors.models import models_app
 from runtime.errors import InfraMindError
@@ -43,8 +43,8 @@ def serve(config: ConfigPath = LOCAL, port: Port = None) -> None:
     with console.status("starting") as status, running_pool(file, port, status.update) as url:
         status.stop()
         kind = " (SIMULATED: the fake engine)" if file.simulated else ""
-        console.print(f"[green]ready[/green]{kind} at {url}/v1, model name: inframind")
-        console.print(f'try: inframind ask "What is 17 + 25?" --budget 30 --url {url}')
+        console.print(f"[green]ready[/green]{kind}: {url}/v1", highlight=False)
+        console.print(f'try: inframind ask "What is 17 + 25?" --url {url}', highlight=False)
         stop.wait()
         console.print("stopping")
 
@@ -71,8 +71,9 @@ def ask(
     if as_json:
         console.print_json(json.dumps(answer))
     else:
-        console.print(answer["text"] or answer["error"]["message"], markup=False)
-        console.print(answers_table([{**answer, "asked": question}]))
+        console.print(answer["text"] or answer["error"]["message"], markup=False, highlight=False)
+        console.print()
+        console.print(answer_block(answer, answer["query_id"], with_text=False))
     raise typer.Exit(0 if answer["status"] != "error" else 1)
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from actors.client import ApiError, Client
-from actors.display import answers_table
+from actors.display import answer_block
 from actors.local_pool import ServeFile
 
 AT_ONCE = 4
@@ -45,8 +45,9 @@ def run_demo(url: str, file: ServeFile, console: Console) -> bool:
             answer = future.result()
             answers.append(answer)
             progress.advance(task)
-            progress.console.print(_line(answer), highlight=False)
-    console.print(answers_table(answers))
+    console.print()
+    for answer in answers:
+        console.print(answer_block(answer, answer["asked"]))
     answered = [a for a in answers if a["status"] != "error"]
     kept = sum(a["kept_budget"] for a in answers)
     console.print(
@@ -65,11 +66,6 @@ def _ask(client: Client, body: dict[str, Any]) -> dict[str, Any]:
         failed = {"status": "error", "kept_budget": False, "latency_s": 0.0, "steps": []}
         known = {"budget_s": body["budget_s"], "topology": None, "text": "", "asked": asked}
         return {**failed, **known, "error": {"message": str(error)}}
-
-
-def _line(answer: dict[str, Any]) -> str:
-    text = answer["text"] or (answer["error"] or {}).get("message", "")
-    return f"{answer['asked']} -> {' '.join(text.split())[-100:]}"
 
 
 def _caveat(file: ServeFile) -> str:

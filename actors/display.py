@@ -1,84 +1,85 @@
-"""Tables for the terminal."""
+"""What the terminal shows of answers and of the pool; fits 80 columns."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+MAX_TEXT = 240
 
-def answers_table(answers: list[dict[str, Any]]) -> Table:
-    """One block per query: the question and its outcome, then a line per step."""
-    table = Table(show_lines=False, expand=True, pad_edge=False)
-    for title, style in (
-        ("query / step", "bold"),
-        ("model", "cyan"),
-        ("depth", "magenta"),
-        ("tokens", ""),
-        ("wait s", ""),
-        ("time s", ""),
-        ("outcome", ""),
-    ):
-        table.add_column(title, style=style, overflow="fold", ratio=4 if "query" in title else None)
-    for answer in answers:
-        _add_answer(table, answer)
+
+def answer_block(answer: dict[str, Any], title: str, with_text: bool = True) -> RenderableType:
+    """One query: its outcome, one line per step, and the answer's text."""
+    kept = answer["kept_budget"]
+    head = Text.assemble(
+        (title, "bold"),
+        f"  {answer['topology'] or '-'}, {answer['latency_s']:.1f} of {answer['budget_s']:g} s, ",
+        ("budget kept", "green") if kept else (f"budget not kept: {answer['status']}", "red"),
+    )
+    blocks: list[RenderableType] = [head]
+    if answer["steps"]:
+        blocks.append(Padding(_steps(answer["steps"]), (0, 0, 0, 2)))
+    if with_text:
+        blocks.append(Padding(Text(f"-> {shown_text(answer)}", "cyan"), (0, 0, 1, 2)))
+    return Group(*blocks)
+
+
+def shown_text(answer: dict[str, Any]) -> str:
+    """The answer on one line, its end if it is long (the result stands there), or the error."""
+    line = " ".join((answer["text"] or (answer["error"] or {}).get("message", "")).split())
+    return line if len(line) <= MAX_TEXT else f"... {line[-MAX_TEXT:]}"
+
+
+def _steps(steps: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("step", overflow="fold")
+    table.add_column("model", overflow="fold", style="magenta")
+    table.add_column("depth")
+    for title in ("tokens", "wait s", "time s"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("outcome", overflow="fold")
+    for step in steps:
+        outcome = step["status"] if step["error"] is None else f"{step['status']}: {step['error']}"
+        if step["answer"] is not None and step["status"] == "ok":
+            outcome += f" ({step['answer'][:20]})"
+        table.add_row(
+            f"{step['step_id']} {step['role']}, {step['kind']}",
+            step["model"] or "-",
+            step["strategy"] or "-",
+            _number(step["completion_tokens"], "d", "-"),
+            _number(step["queue_s"], ".2f", "-"),
+            _number(step["service_s"], ".2f", "-"),
+            outcome,
+        )
     return table
 
 
-def _add_answer(table: Table, answer: dict[str, Any]) -> None:
-    kept = Text("kept", "green") if answer["kept_budget"] else Text(answer["status"], "red")
-    spent = f"{answer['latency_s']:.1f} of {answer['budget_s']:g}"
-    table.add_row(Text(answer.get("asked", answer["query_id"])), "", "", "", "", spent, kept)
-    for step in answer["steps"]:
-        outcome = step["status"] if step["error"] is None else f"{step['status']}: {step['error']}"
-        if step["answer"] is not None and step["status"] == "ok":
-            outcome += f" ({step['answer']})"
-        table.add_row(
-            f"  {step['step_id']} {step['role']} {step['kind']}",
-            step["model"] or "-",
-            step["strategy"] or "-",
-            _number(step["completion_tokens"], "d"),
-            _number(step["queue_s"], ".2f"),
-            _number(step["service_s"], ".2f"),
-            outcome,
-        )
-    shown = answer["text"] or (answer["error"] or {}).get("message", "")
-    line = " ".join(shown.split())
-    table.add_row(Text(f"  {answer['topology'] or '-'}: {line[:300]}", "dim"), *[""] * 6)
-    table.add_section()
-
-
-def pool_table(pool: dict[str, Any]) -> Table:
+def pool_table(pool: dict[str, Any]) -> RenderableType:
     """One line per model of ``GET /v1/pool``; ``?`` is what is not known."""
-    table = Table(title=f"pool, snapshot {pool['version']}, policy {pool['policy']}")
-    for title in (
-        "model",
-        "engine",
-        "replicas",
-        "slots",
-        "running",
-        "waiting",
-        "backlog",
-        "leased",
-    ):
-        table.add_column(title)
-    for title in ("kv", "e2e s", "token ms", "age s"):
-        table.add_column(title, justify="right")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
+    table.add_column("model", overflow="fold", style="magenta")
+    for title in ("repl", "slots", "run", "wait", "queue", "kv", "e2e s", "tok ms", "age s"):
+        table.add_column(title, justify="right", no_wrap=True)
     for model in pool["models"]:
         tpot = model.get("tpot_s")
         table.add_row(
             model["name"],
-            model["backend"] + (" (simulated)" if model["simulated"] else ""),
-            *(_number(model.get(k), "d") for k in ("replicas", "slots", "running", "waiting")),
-            *(_number(model.get(k), "d") for k in ("backlog", "leased")),
+            *(_number(model.get(key), "d") for key in ("replicas", "slots", "running", "waiting")),
+            _number(model.get("backlog"), "d"),
             _number(model.get("kv_usage"), ".0%"),
             _number(model.get("e2e_s"), ".2f"),
             _number(tpot * 1000 if tpot is not None else None, ".1f"),
             _number(model.get("age_s"), ".2f"),
         )
-    return table
+    title = f"policy {pool['policy']}, order {pool['order']}, snapshot {pool['version']}"
+    if any(model["simulated"] for model in pool["models"]):
+        title += ", SIMULATED (fake engines)"
+    return Group(Text(title, "bold"), table)
 
 
-def _number(value: Any, form: str) -> str:
-    return "?" if value is None else format(value, form)
+def _number(value: Any, form: str, unknown: str = "?") -> str:
+    return unknown if value is None else format(value, form)

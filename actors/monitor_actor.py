@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
-import ray
-
-from actors.names import NAMESPACE, ActorNames
+from actors.names import end_actors
 from runtime.config import parse_config
 from runtime.telemetry import (
     ModelLoad,
@@ -18,8 +17,8 @@ from runtime.telemetry import (
     TelemetryFusion,
 )
 
-MIN_PUBLISH_S = 0.05
-ABANDONED_S = 60.0
+MIN_PUBLISH_S = 0.1
+ABANDONED_S = 30.0
 
 
 class MonitorActor:
@@ -59,34 +58,20 @@ class MonitorActor:
         if ingress:
             self._last_ingress_s = time.monotonic()
         if self._snapshot.version <= version:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._published.wait(), timeout_s)
-            except TimeoutError:
-                pass
         return self._snapshot
 
     async def _run(self) -> None:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._dirty.wait(), self._config.telemetry.report_period_s)
-            except TimeoutError:
-                pass
             self._dirty.clear()
             now = time.monotonic()
             self._snapshot = self._fusion.snapshot(now)
             self._published.set()
             self._published = asyncio.Event()
             if now - self._last_ingress_s > ABANDONED_S:
-                self._end_version()
+                end_actors(self._config)
             await asyncio.sleep(MIN_PUBLISH_S)
 
-    def _end_version(self) -> None:
-        """The application is gone: end its actors, this one last."""
-        names = ActorNames(self._config.digest)
-        actors = [names.scheduler(model.name) for model in self._config.models]
-        actors += [names.workflow(i) for i in range(self._config.workflow_actors)]
-        for name in (*actors, names.monitor):
-            try:
-                ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
-            except ValueError:
-                continue

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+
+from runtime.config import AppConfig
 
 NAMESPACE = "inframind"
 
@@ -25,6 +28,16 @@ class ActorNames:
 
     def workflow(self, index: int) -> str:
         return f"inframind:{self.digest}:workflow:{index}"
+
+
+def end_actors(config: AppConfig) -> None:
+    """End the actors of one version, the monitor last; those that are gone already are skipped."""
+    names = ActorNames(config.digest)
+    actors = [names.scheduler(model.name) for model in config.models]
+    actors += [names.workflow(index) for index in range(config.workflow_actors)]
+    for name in (*actors, names.monitor):
+        with contextlib.suppress(ValueError):
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 
 
 class ActorRef:

@@ -13,11 +13,20 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from statistics import median
 
+from actors.local_pool import read_serve_file
+from runtime.config import AppConfig
+from runtime.decide import Decider
 from runtime.dispatch import DispatchState
 from runtime.edf import ORDERS, Entry, make_queue
-from runtime.events import Acquire, Grant, LeaseId, Release
+from runtime.events import Acquire, AskRoute, Grant, LeaseId, Release
+from runtime.load import LocalLoad
+from runtime.policy import make_policy
+from runtime.telemetry import ReplicaReport, TelemetryFusion
+from runtime.types import Query, TaskKind
+from runtime.workflow import WorkflowState
 
 Items = dict[str, float]
 
@@ -25,6 +34,10 @@ NUM_WAITING = 10_000
 NUM_OPS = 30_000
 NUM_RUNS = 7
 NUM_SLOTS = 16
+NUM_DECISIONS = 3_000
+NUM_IN_FLIGHT = 200
+FAKE_POOL = Path(__file__).parent.parent / "serve_configs" / "fake.yaml"
+QUESTION = "A shop sells pens at 3 dollars each. How much do 8 pens and 2 boxes of 12 cost? " * 3
 STEP_S = 0.002
 """Virtual time from one operation to the next: 10,000 waiting calls are 20 s of arrivals."""
 
@@ -39,7 +52,43 @@ def dispatch_ops_per_s() -> Items:
     return _median_rates({"dispatch_ops_per_s": partial(_run_dispatch, "edf")})
 
 
-MEASUREMENTS: list[Callable[[], Items]] = [queue_ops_per_s, dispatch_ops_per_s]
+def greedy_ms() -> Items:
+    """Milliseconds of one ``greedy`` decision over the five fake models, 200 calls in flight.
+
+    ``greedy_p50_ms`` is a route and its share of everything a workflow actor does for it: the
+    view of the load, the mask, the policy, the check. ``greedy_plan_p50_ms`` is a plan.
+    """
+    config = read_serve_file(FAKE_POOL).config
+    decider, load = Decider(config, make_policy(config, "greedy")), _loaded(config)
+    routes, plans = [], []
+    for number in range(NUM_DECISIONS):
+        query = Query(f"q{number}", QUESTION, budget_s=60.0, task=TaskKind.MATH)
+        state = WorkflowState(query, config, 0.0)
+        state.start(0.0)
+        start = time.perf_counter()
+        planned = decider.plan(query, TaskKind.MATH, load.view(0.5), 60.0, None)
+        plans.append(time.perf_counter() - start)
+        asks = [c for c in state.handle(planned, 0.5) if isinstance(c, AskRoute)]
+        start = time.perf_counter()
+        decider.route(state, asks[0], load.view(0.5), 0.5, None)
+        routes.append(time.perf_counter() - start)
+    return {"greedy_p50_ms": median(routes) * 1e3, "greedy_plan_p50_ms": median(plans) * 1e3}
+
+
+def _loaded(config: AppConfig) -> LocalLoad:
+    """A snapshot of a busy pool, and calls sent before and after it."""
+    names = [model.name for model in config.models]
+    fusion, load = TelemetryFusion(tuple(names), config.telemetry), LocalLoad(config)
+    for number in range(NUM_IN_FLIGHT):
+        sent_s = 0.4 if number % 10 == 0 else 0.0
+        load.sent(f"c{number}", names[number % len(names)], sent_s)
+    for name in names:
+        fusion.add_replica(ReplicaReport(name, "r", 16, 16, 0, 0.4, 4.0, 0.1, 0.012, 99), 0.3)
+    load.update(fusion.snapshot(0.3), 0.3)
+    return load
+
+
+MEASUREMENTS: list[Callable[[], Items]] = [queue_ops_per_s, dispatch_ops_per_s, greedy_ms]
 
 
 def _median_rates(runs: dict[str, Callable[[], float]]) -> Items:

@@ -20,12 +20,13 @@ from runtime.types import (
     Usage,
 )
 
-_ENDED = ("ok", "failed", "cancelled", "dropped")
+_ENDED = ("ok", "failed", "cancelled", "dropped", "stopped")
 
 
 @dataclass(slots=True)
 class StepState:
-    """One step: ``status`` is waiting, asked, parked, running, ok, failed, cancelled or dropped."""
+    """One step: ``status`` is waiting, asked, parked or running, or how it ended: ok, failed,
+    cancelled, dropped (its deadline passed in a queue) or stopped (the answers agreed)."""
 
     step: Step
     status: str = "waiting"

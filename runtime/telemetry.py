@@ -68,6 +68,7 @@ class ModelLoad:
     oldest_s: float | None
     backlog_work_s: float | None
     age_s: float | None
+    finished: int | None = None
     engine_calls: frozenset[str] = frozenset()
 
 
@@ -129,6 +130,7 @@ class TelemetryFusion:
             oldest_s=queue.oldest_s if queue else None,
             backlog_work_s=queue.backlog_work_s if queue else None,
             age_s=max(ages) if ages else None,
+            finished=sum(r.finished for r in reports) if reports else None,
             engine_calls=frozenset(c for r in reports for c in r.calls),
         )
 

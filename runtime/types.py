@@ -217,7 +217,7 @@ class StepTrace:
     round: int
     model: str | None
     strategy: Strategy | None
-    status: str  # "ok" | "failed" | "cancelled" | "dropped"
+    status: str  # ok, failed, cancelled, dropped or stopped
     attempts: int
     prompt_tokens: int | None
     completion_tokens: int | None

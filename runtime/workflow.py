@@ -207,6 +207,7 @@ class WorkflowState:
                 state.status = "parked"
                 return []
             case Stop():
+                state.end("stopped", now)
                 return self._finish(now, "ok", self._best())
             case Route() as route:
                 return self._run(state, route, event.speed, now)

@@ -94,24 +94,43 @@ def serve_url() -> Iterator[str]:
 _app_numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def deploy(serve_url: str) -> Iterator[Callable[[dict[str, Any]], str]]:
-    """Deploys a pool and returns its URL once it is healthy; everything goes with the module."""
+Deploy = Callable[[dict[str, Any]], str]
+
+
+@contextlib.contextmanager
+def _deploying(serve_url: str) -> Iterator[Deploy]:
     from ray import serve
 
     from actors.app import build
     from actors.local_pool import wait_ready
+    from actors.names import end_actors
 
-    names: list[str] = []
+    started: list[tuple[str, AppConfig]] = []
 
     def start(args: dict[str, Any]) -> str:
         name = f"app{next(_app_numbers)}"
-        names.append(name)
+        started.append((name, parse_config(args)))
         serve.run(build(args), name=name, route_prefix=f"/{name}")
-        url = f"{serve_url}/{name}"
-        wait_ready(url)
-        return url
+        wait_ready(f"{serve_url}/{name}")
+        return f"{serve_url}/{name}"
 
-    yield start
-    for name in names:
-        serve.delete(name)
+    try:
+        yield start
+    finally:
+        for name, config in started:
+            serve.delete(name)
+            end_actors(config)
+
+
+@pytest.fixture(scope="module")
+def deploy_once(serve_url: str) -> Iterator[Deploy]:
+    """Deploys a pool that the tests of a module share; returns its URL once it is healthy."""
+    with _deploying(serve_url) as start:
+        yield start
+
+
+@pytest.fixture
+def deploy(serve_url: str) -> Iterator[Deploy]:
+    """Deploys a pool for one test."""
+    with _deploying(serve_url) as start:
+        yield start

@@ -396,6 +396,7 @@ def test_adaptive_asks_with_stop_open_after_two_answers(config: AppConfig) -> No
     assert driver.state.agreement.unanimous
     driver.route(2, Stop())
     assert (driver.answer.status, driver.answer.canonical) == ("ok", "42")
+    assert [s.status for s in driver.answer.steps] == ["ok", "ok", "stopped"]
 
 
 def test_adaptive_ends_with_the_plurality_without_a_decision_call(config: AppConfig) -> None:
