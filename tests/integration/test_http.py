@@ -358,7 +358,7 @@ def one_slot(order: str, **changes: Any) -> dict[str, Any]:
     """One model with one slot, about half a second a call."""
     model = model_args(
         "only", max_num_seqs=1, speed={"prefill_tokens_per_s": 50_000, "token_s": 0.02},
-        fake={"answer_tokens": 25},
+        fake={"answer_tokens": 200},
     )  # fmt: skip
     return {**POOL, "models": [model], "quality": {}, "order": order, **changes}
 

@@ -1,0 +1,89 @@
+# Everything a newcomer or CI runs. Needs Python 3.11 or 3.12 and make; `make` alone lists targets.
+#   CONFIG=serve_configs/...   the pool that `make serve` starts
+#   TORCH_INDEX=URL            an extra package index, where pip does not find torch 2.13.0+cpu
+#   PYTHON=python3.12          another interpreter;  VENV=DIR  another environment
+.DEFAULT_GOAL := help
+.PHONY: help install install-dev install-vllm models demo quick serve test check bench clean
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+PYTHON ?= $(firstword $(foreach p,python3.11 python3.12 python3,$(shell command -v $(p) 2>/dev/null)))
+CONFIG ?= serve_configs/local.yaml
+TORCH_INDEX ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LOCK := requirements-vllm.txt
+MUST_NOT_STAY := torchvision torchaudio torchcodec
+
+help:
+	@echo "make quick         fake models: first answer within a minute. Install: 0.5 GB, 1-2 minutes"
+	@echo "make demo          two real models on this CPU, eight questions. First: 5.3 GB, 10 minutes"
+	@echo "make serve         serve CONFIG (default $(CONFIG)) until Ctrl-C"
+	@echo "make test          install all of it and run the whole suite. First: 5.4 GB, 20 minutes"
+	@echo "make check         ruff, mypy, import-linter. Seconds, after install-dev"
+	@echo "make bench         benchmarks of the core. One minute, after install"
+	@echo
+	@echo "make install       Ray Serve and the fake engine, no torch: 0.5 GB, 1-2 minutes"
+	@echo "make install-dev   the same, with the tools of tests and checks: 0.6 GB, 2 minutes"
+	@echo "make install-vllm  vLLM and torch for the CPU (1.1 GB download, 3.9 GB), 4-5 minutes"
+	@echo "make models        weights of the local pool (0.7 GB download, 1.4 GB), 2 minutes"
+	@echo "make clean         removes $(VENV) and caches of tools; prepared models stay"
+
+# Stamps: each is newer than what it was made from, so a second run does nothing.
+$(VENV)/.made:
+	@test -n "$(PYTHON)" || { echo "error: no python3 found; install Python 3.11 or 3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(not (3, 11) <= v[:2] < (3, 13))' || { \
+	  echo "error: $(PYTHON) is $$($(PYTHON) -V 2>&1); InfraMind needs Python 3.11 or 3.12."; \
+	  echo "       Name one that you have: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.small: $(VENV)/.made pyproject.toml $(LOCK)
+	@echo "==> Ray Serve and InfraMind into $(VENV): 0.15 GB download, 0.5 GB on disk, 1-2 minutes"
+	$(PIP) install -e . -c $(LOCK)
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.small
+	@echo "==> tools of tests and checks into $(VENV): 0.03 GB download, 0.1 GB on disk, under a minute"
+	$(PIP) install -e '.[dev]' -c $(LOCK)
+	@touch $@
+
+$(VENV)/.vllm: $(VENV)/.small $(LOCK)
+	@echo "==> vLLM and torch for the CPU into $(VENV): 0.9 GB download, 3.4 GB on disk, 3-4 minutes"
+	$(PIP) install --no-deps $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -r $(LOCK)
+	$(PIP) uninstall -y $(MUST_NOT_STAY)
+	@touch $@
+
+install: $(VENV)/.small
+install-dev: $(VENV)/.dev
+install-vllm: $(VENV)/.vllm
+
+models: install-vllm
+	$(BIN)/inframind models prepare
+
+demo: install-vllm models
+	$(BIN)/inframind demo --config serve_configs/local.yaml
+
+quick: install
+	$(BIN)/inframind demo --config serve_configs/fake.yaml
+
+serve: install $(if $(findstring local,$(CONFIG)),models)
+	$(BIN)/inframind serve --config $(CONFIG)
+
+test: install-vllm install-dev models
+	@echo "==> the whole suite, with real engines: about 10 minutes"
+	$(BIN)/python -m pytest
+
+check: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: install
+	$(BIN)/python -m benchmarks.core
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
