@@ -103,6 +103,18 @@ _NOT_SERVED = frozenset(
     }
 )  # fmt: skip
 
+_NEUTRAL: dict[str, Any] = {
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "logprobs": False,
+    "logit_bias": {},
+    "tools": [],
+    "functions": [],
+    "tool_choice": "none",
+    "modalities": ["text"],
+}
+"""Values that ask for nothing; some clients send them by default."""
+
 _BodyT = TypeVar("_BodyT", bound=_Body)
 
 
@@ -120,7 +132,8 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
     if not isinstance(data, dict):
         raise RequestError("the body must be a JSON object")
     for name in sorted(_NOT_SERVED & data.keys()):
-        if data[name] is not None:
+        value = data.pop(name)
+        if value is not None and (name not in _NEUTRAL or value != _NEUTRAL[name]):
             raise UnsupportedParameter(f"{name} is not served here", name)
     try:
         return kind.model_validate(data)

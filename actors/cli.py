@@ -71,7 +71,8 @@ def ask(
     if as_json:
         console.print_json(json.dumps(answer))
     else:
-        console.print(answer["text"] or answer["error"]["message"], markup=False, highlight=False)
+        text = answer["text"] or (answer["error"] or {}).get("message", "")
+        console.print(text, markup=False, highlight=False)
         console.print()
         console.print(answer_block(answer, answer["query_id"], with_text=False))
     raise typer.Exit(0 if answer["status"] != "error" else 1)

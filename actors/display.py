@@ -18,6 +18,7 @@ def answer_block(answer: dict[str, Any], title: str, with_text: bool = True) -> 
     head = Text.assemble(
         (title, "bold"),
         f"  {answer['topology'] or '-'}, {answer['latency_s']:.1f} of {answer['budget_s']:g} s, ",
+        ("SIMULATED, ", "yellow") if answer.get("simulated") else "",
         ("budget kept", "green") if kept else (f"budget not kept: {answer['status']}", "red"),
     )
     blocks: list[RenderableType] = [head]

@@ -28,7 +28,7 @@ from actors.pool_actors import ensure_actors
 from actors.runner import Delta, Progress, Started, StepStarted
 from actors.snapshot import pool_document
 from runtime.config import parse_config
-from runtime.errors import InfraMindError, NoModelAnswered, RequestError
+from runtime.errors import BodyTooLarge, InfraMindError, NoModelAnswered, RequestError
 from runtime.policy import make_policy
 from runtime.telemetry import PoolTelemetry
 from runtime.types import Answer, Query
@@ -36,10 +36,6 @@ from runtime.types import Answer, Query
 KEEP_ALIVE_S = 10.0
 
 api = FastAPI(title="InfraMind", docs_url=None, redoc_url=None)
-
-
-class BodyTooLarge(RequestError):
-    code = "body_too_large"
 
 
 class Ingress:
@@ -194,14 +190,25 @@ class Ingress:
     async def _items(
         self, workflow: ActorRef, query: Query, arrival_s: float
     ) -> AsyncIterator[Progress]:
-        """The query's progress; ends with an ``Answer``, whatever happens."""
-        try:
-            method = workflow.get().stream.options(num_returns="streaming")
-            async for ref in method.remote(query, time.monotonic() - arrival_s):
-                yield await ref
-        except (RayError, ValueError) as error:
-            workflow.forget()
-            yield _lost(query, time.monotonic() - arrival_s, error)
+        """The query's progress; ends with an ``Answer``, whatever happens.
+
+        A query whose workflow actor died before it said anything is submitted once more.
+        """
+        silent = True
+        for last in (False, True):
+            try:
+                method = workflow.get().stream.options(num_returns="streaming")
+                async for ref in method.remote(query, time.monotonic() - arrival_s):
+                    item = await ref
+                    silent = False
+                    yield item
+                return
+            except (RayError, ValueError) as error:
+                workflow.forget()
+                spent_s = time.monotonic() - arrival_s
+                if last or not silent or spent_s >= query.budget_s:
+                    yield _lost(query, spent_s, error)
+                    return
 
     async def _events(
         self,

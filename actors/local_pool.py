@@ -81,6 +81,7 @@ def running_pool(
     """
     port = port or file.port
     _check_port(file.host, port)
+    logging.disable(logging.WARNING)  # the engines' import chatter; replicas log to their files
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -31,6 +31,7 @@ from runtime.events import (
     Drop,
     FailureKind,
     Finish,
+    Planned,
     Refuse,
     RunCall,
     TelemetryChanged,
@@ -38,7 +39,7 @@ from runtime.events import (
     WorkflowEvent,
 )
 from runtime.load import LocalLoad
-from runtime.types import Answer, Call, CallResult, Query, TaskKind
+from runtime.types import Answer, Call, CallResult, Query, StepKind, TaskKind, Topology
 from runtime.workflow import WorkflowState
 
 logger = logging.getLogger(__name__)
@@ -84,20 +85,28 @@ class Services:
 
 
 class QueryRunner:
-    """Runs one query to its outcome; ``emit`` receives progress and last the ``Answer``."""
+    """Runs one query to its outcome; ``emit`` receives progress and last the ``Answer``.
+
+    With ``streaming`` the text of the final step is emitted as it comes.
+    """
 
     def __init__(
-        self, services: Services, query: Query, arrival_s: float, emit: Callable[[Progress], None]
+        self,
+        services: Services,
+        query: Query,
+        arrival_s: float,
+        emit: Callable[[Progress], None],
+        streaming: bool,
     ) -> None:
         self.query = query
         self._services = services
         self._emit = emit
+        self._streaming = streaming
         self._state = WorkflowState(query, services.config, arrival_s)
         self._decider = services.decider(query.policy)
         self._events: asyncio.Queue[WorkflowEvent] = asyncio.Queue()
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._streamed: list[str] = []
-        self._task = query.task or TaskKind.GENERAL
         self._embedding: Sequence[float] | None = None
 
     def cancel(self) -> None:
@@ -111,40 +120,27 @@ class QueryRunner:
 
     async def run(self) -> Answer:
         """Run to the outcome; never raises for a failure of the query itself."""
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(
-            max(0.0, self._state.deadline_s - time.monotonic()), self._deadline_passed
-        )
+        left_s = max(0.0, self._state.deadline_s - time.monotonic())
+        timer = asyncio.get_running_loop().call_later(left_s, self._deadline_passed)
         try:
-            await self._classify()
-            self._step(lambda now: self._state.start(now))
+            self._perform_all(self._guard(self._state.start))
             while self._state.answer is None:
                 event = await self._events.get()
-                self._step(lambda now, event=event: self._state.handle(event, now))
+                commands = self._guard(lambda now, event=event: self._state.handle(event, now))
+                if isinstance(event, Planned) and self._state.answer is None:
+                    self._emit(Started(event.plan.topology))
+                self._perform_all(commands)
             return self._state.answer
         finally:
             timer.cancel()
-            for task in list(self._calls.values()):
+            for task in list(self._tasks.values()):
                 task.cancel()
-
-    async def _classify(self) -> None:
-        """Find the task kind and the embedding, where anybody wants them."""
-        query = self.query
-        if query.direct_model is not None:
-            return
-        if query.task is None or self._decider.policy.needs_embedding:
-            self._task, self._embedding = await self._services.classify(query.question, query.task)
 
     def _deadline_passed(self) -> None:
         self._events.put_nowait(DeadlinePassed("".join(self._streamed)))
 
-    def _step(self, advance: Callable[[float], list[WorkflowCommand]]) -> None:
-        """Advance the state machine and perform what it says; decisions need no waiting."""
-        pending = self._guard(advance)
-        while pending:
-            pending = [c for command in pending for c in self._perform(command)]
-
     def _guard(self, advance: Callable[[float], list[WorkflowCommand]]) -> list[WorkflowCommand]:
+        """Advance the state machine; what is wrong with a plan or a policy ends the query."""
         now = time.monotonic()
         try:
             return advance(now)
@@ -154,16 +150,21 @@ class QueryRunner:
             logger.exception("query %s: the policy failed", self.query.query_id)
             return self._state.fail(InfraMindError(f"the policy failed: {error!r}"), now)
 
+    def _perform_all(self, commands: list[WorkflowCommand]) -> None:
+        """Perform commands and those that they lead to; deciding on a route needs no waiting."""
+        while commands:
+            commands = [c for command in commands for c in self._perform(command)]
+
     def _perform(self, command: WorkflowCommand) -> list[WorkflowCommand]:
         match command:
             case AskPlan():
-                return self._guard(self._plan)
+                self._tasks["plan"] = asyncio.create_task(self._plan())
             case AskRoute() as ask:
                 return self._guard(lambda now: self._route(ask, now))
             case RunCall(call=call):
                 self._start(call)
             case CancelCall(call_id=call_id):
-                if task := self._calls.pop(call_id, None):
+                if task := self._tasks.pop(call_id, None):
                     task.cancel()
             case Finish(answer=answer):
                 self._emit(answer)
@@ -171,17 +172,21 @@ class QueryRunner:
                 assert_never(command)
         return []
 
-    def _plan(self, now: float) -> list[WorkflowCommand]:
-        planned = self._decider.plan(
-            self.query,
-            self._task,
-            self._services.load.view(now),
-            self._state.deadline_s - now,
-            self._embedding,
-        )
-        commands = self._state.handle(planned, now)
-        self._emit(Started(planned.plan.topology))
-        return commands
+    async def _plan(self) -> None:
+        """Find kind and embedding, where anybody wants them, then ask the planner."""
+        query, task = self.query, self.query.task or TaskKind.GENERAL
+        if query.task is None or self._decider.policy.needs_embedding:
+            task, self._embedding = await self._services.classify(query.question, query.task)
+
+        def ask(now: float) -> list[WorkflowCommand]:
+            pool, left_s = self._services.load.view(now), self._state.deadline_s - now
+            planned = self._decider.plan(query, task, pool, left_s, self._embedding)
+            self._events.put_nowait(planned)
+            return []
+
+        self._perform_all(self._guard(ask))
+        if self._state.answer is not None:
+            self._events.put_nowait(TelemetryChanged())  # wakes the loop, which then ends
 
     def _route(self, ask: AskRoute, now: float) -> list[WorkflowCommand]:
         if self._state.answer is not None:
@@ -194,18 +199,18 @@ class QueryRunner:
 
     def _start(self, call: Call) -> None:
         self._services.load.sent(call.call_id, call.model, time.monotonic())
-        if self.query.direct_model is not None:
-            self._emit(Started("direct"))
         step = self._state.steps[call.step_id].step
+        if step.kind is StepKind.DIRECT:
+            self._emit(Started(Topology.IO))
         self._emit(StepStarted(call.step_id, step.role, call.model, call.strategy))
-        self._calls[call.call_id] = asyncio.create_task(self._run_call(call))
+        self._tasks[call.call_id] = asyncio.create_task(self._run_call(call))
 
     async def _run_call(self, call: Call) -> None:
         try:
             event = await self._attempt(call)
         finally:
             self._services.load.ended(call.call_id, call.model, time.monotonic())
-        self._calls.pop(call.call_id, None)
+        self._tasks.pop(call.call_id, None)
         self._events.put_nowait(event)
 
     async def _attempt(self, call: Call) -> WorkflowEvent:
@@ -257,7 +262,7 @@ class QueryRunner:
             max_tokens=max_tokens,
             remaining_s=self._state.deadline_s - granted,
             sampling=call.sampling,
-            stream=call.final,
+            stream=call.final and self._streaming,
         )
         response = self._services.engines[call.model].generate.remote(request)
         texts: list[str] = []
@@ -267,7 +272,7 @@ class QueryRunner:
                 last = chunk
                 if chunk.text:
                     texts.append(chunk.text)
-                    if call.final:
+                    if request.stream:
                         self._streamed.append(chunk.text)
                         self._emit(Delta(chunk.text))
         except asyncio.CancelledError:

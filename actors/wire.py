@@ -28,7 +28,10 @@ def error_object(
     code: str, message: str, param: str | None = None, query_id: str | None = None
 ) -> dict[str, Any]:
     """OpenAI's error object."""
-    kind = "invalid_request_error" if HTTP_STATUS.get(code, 500) < 429 else "server_error"
+    status = HTTP_STATUS.get(code, 500)
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    if status == 429:
+        kind = "rate_limit_error"
     body: dict[str, Any] = {"message": message, "type": kind, "param": param, "code": code}
     if query_id is not None:
         body["query_id"] = query_id
@@ -82,6 +85,8 @@ def answer_headers(answer: Answer) -> dict[str, str]:
     }
     if answer.topology is not None:
         headers["x-inframind-topology"] = answer.topology
+    if answer.simulated:
+        headers["x-inframind-simulated"] = "true"
     return headers
 
 
@@ -93,6 +98,7 @@ def summary(answer: Answer) -> dict[str, Any]:
         "topology": answer.topology,
         "models": list(answer.models),
         "budget_left_ms": round(answer.budget_left_s * 1000),
+        "simulated": answer.simulated,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from ray.exceptions import RayError
@@ -57,12 +57,12 @@ class WorkflowActor:
 
     async def run(self, query: Query, spent_s: float) -> Answer:
         """One query to its outcome; ``spent_s`` of its budget went by before it came here."""
-        return await self._run(query, spent_s, lambda _: None)
+        return await self._run(query, spent_s, lambda _: None, streaming=False)
 
     async def stream(self, query: Query, spent_s: float) -> AsyncIterator[Progress]:
         """The same, with its progress: ``Started`` first, the ``Answer`` last."""
         items: asyncio.Queue[Progress] = asyncio.Queue()
-        task = asyncio.create_task(self._run(query, spent_s, items.put_nowait))
+        task = asyncio.create_task(self._run(query, spent_s, items.put_nowait, streaming=True))
         try:
             while True:
                 item = await items.get()
@@ -86,13 +86,15 @@ class WorkflowActor:
             "bypassed": self._services.leases.num_bypassed,
         }
 
-    async def _run(self, query: Query, spent_s: float, emit: Any) -> Answer:
+    async def _run(
+        self, query: Query, spent_s: float, emit: Callable[[Progress], None], streaming: bool
+    ) -> Answer:
         arrival_s = time.monotonic() - spent_s
         if len(self._runners) >= self._limit:
             answer = _refused(query, arrival_s, self._limit)
             emit(answer)
             return answer
-        runner = QueryRunner(self._services, query, arrival_s, emit)
+        runner = QueryRunner(self._services, query, arrival_s, emit, streaming)
         self._runners[query.query_id] = runner
         try:
             return await runner.run()

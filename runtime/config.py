@@ -129,7 +129,7 @@ class StrategyConfig(_Strict):
 class QualityConfig(_Strict):
     """Probability that one call is right: ``prior[task][model] = [Flash, Concise, DeepThink]``.
 
-    ``status`` says what the numbers rest on; it is shown wherever they are used.
+    ``status`` says what the numbers rest on; ``/v1/pool`` and the demo show it.
     """
 
     status: Literal["assumed", "measured"] = "assumed"

@@ -9,6 +9,7 @@
     |  |- BadBudget                invalid_budget    400
     |  |- UnknownModel             model_not_found   404
     |  |- UnsupportedParameter     unsupported_parameter  400
+    |  |- BodyTooLarge             body_too_large    413
     |  `- ContextExceeded          context_length_exceeded 400
     |- Overloaded                  overloaded        429
     |- DeadlineExceeded            deadline_exceeded 504
@@ -62,6 +63,10 @@ class UnknownModel(RequestError):
 
 class UnsupportedParameter(RequestError):
     code = "unsupported_parameter"
+
+
+class BodyTooLarge(RequestError):
+    code = "body_too_large"
 
 
 class ContextExceeded(RequestError):

@@ -76,6 +76,7 @@ class Progress:
     plan: Plan | None
     steps: tuple[StepState, ...]
     policy: str
+    simulated: bool = False
 
 
 def build_answer(
@@ -105,6 +106,7 @@ def build_answer(
         latency_s=now - progress.arrival_s,
         budget_s=query.budget_s,
         policy=progress.policy,
+        simulated=progress.simulated,
         error_code=failed.code if failed else None,
         error_message=failed.message if failed else None,
         retry_after_s=failed.retry_after_s if isinstance(failed, Overloaded) else None,

@@ -245,6 +245,7 @@ class Answer:
     ``status``: ``ok`` (whole and on time), ``late`` (whole, after a soft deadline), ``degraded``
     (the best that was there at a hard deadline or after failures) or ``error`` (nothing).
     Only ``ok`` counts for the SLO. ``budget_left_s`` is negative when the answer is late.
+    ``simulated`` marks an answer in which a fake engine took part.
     """
 
     query_id: str
@@ -263,6 +264,7 @@ class Answer:
     error_code: str | None = None
     error_message: str | None = None
     retry_after_s: float | None = None
+    simulated: bool = False
 
     @property
     def budget_left_s(self) -> float:

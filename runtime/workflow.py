@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from runtime.answers import canonical, plurality
 from runtime.config import AppConfig, ModelConfig
 from runtime.errors import (
+    ConfigError,
     ContextExceeded,
     DeadlineExceeded,
     InfraMindError,
     LimitExceeded,
     NoModelAnswered,
     Overloaded,
+    PlanError,
     QueryCancelled,
     RequestError,
 )
@@ -91,7 +93,10 @@ class WorkflowState:
     @property
     def progress(self) -> Progress:
         """The facts that an answer is made of."""
-        return Progress(self.query, self.arrival_s, self.plan, tuple(self.steps), self._policy)
+        fakes = {m.name for m in self._config.models if m.backend == "fake"}
+        simulated = not fakes.isdisjoint(self.used.values())
+        steps = tuple(self.steps)
+        return Progress(self.query, self.arrival_s, self.plan, steps, self._policy, simulated)
 
     @property
     def used(self) -> dict[int, str]:
@@ -150,7 +155,7 @@ class WorkflowState:
         """Apply one event.
 
         Raises:
-            PlanError, ConfigError: a plan or route that cannot be carried out; ``fail`` it.
+            PlanError: a plan or route that cannot be carried out; ``fail`` it.
         """
         if self.answer is not None:
             return []
@@ -182,7 +187,10 @@ class WorkflowState:
         return self._finish(now, "error", None)
 
     def _planned(self, plan: Plan, now: float) -> list[WorkflowCommand]:
-        roles = [role(plan.task, name) for name in plan.roles]
+        try:
+            roles = [role(plan.task, name) for name in plan.roles]
+        except ConfigError as error:
+            raise PlanError(error.message) from None
         limits = self._config.limits
         steps = build_steps(plan, [r.follow_up is not None for r in roles], limits.max_agents)
         self.plan = plan
@@ -218,7 +226,8 @@ class WorkflowState:
         model = self._config.model(route.model)
         speed = speed or Speed(model.speed.prefill_tokens_per_s, model.speed.token_s)
         parts = self.parts(state.step.step_id, route.strategy)
-        requested = self.query.sampling.max_tokens if self._is_final(state.step) else None
+        may_be_answer = self._is_final(state.step) or self._votes
+        requested = self.query.sampling.max_tokens if may_be_answer else None
         cap = self._cap(state.step, route.strategy, model, requested)
         try:
             fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
@@ -282,7 +291,9 @@ class WorkflowState:
                 error = Overloaded(event.message, event.retry_after_s)
             case FailureKind.MODEL:
                 error = NoModelAnswered(event.message)
-        if event.streamed or self._late(now):
+        if event.streamed:  # what has left cannot be taken back, nor another answer follow it
+            return self.fail(error, now)
+        if self._late(now):
             self._error = error
             return self._advance(now)
         return self._exclude(state, state.route.model, error, now)
@@ -386,8 +397,12 @@ class WorkflowState:
     def _is_final(self, step: Step) -> bool:
         """Whether the step's text is the answer: it ends the graph alone, and nobody votes."""
         assert self.plan is not None
-        votes = TOPOLOGIES[self.plan.topology].votes and self.plan.num_agents > 1
-        return not votes and step.step_id == len(self.steps) - 1
+        return not self._votes and step.step_id == len(self.steps) - 1
+
+    @property
+    def _votes(self) -> bool:
+        assert self.plan is not None
+        return TOPOLOGIES[self.plan.topology].votes and self.plan.num_agents > 1
 
     def _share_s(self, step: Step, service_s: float, now: float) -> float:
         """Seconds that this step may take: what the steps after it leave, at least its share."""

@@ -8,37 +8,35 @@ the work that rises with the load. What a plan adds to one call is assumed (``Pl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
+from runtime.config import AppConfig
 from runtime.load import ModelView
 from runtime.policies.base import ConfiguredPolicy, Options, make_plan
 from runtime.policy import PlanView, StepView
-from runtime.topology import topologies_for
+from runtime.roles import role
+from runtime.topology import TOPOLOGIES, build_steps, path_lengths, topologies_for
 from runtime.types import STRATEGIES, Decision, Plan, Route, Stop, Strategy, TaskKind, Topology
 
 _MAX_OCCUPANCY = 4.0
 
 
 class PlanOption(Options):
-    """A plan that greedy considers.
-
-    ``calls`` in all, ``depth`` of them in sequence; ``gain`` is the share of the errors of one
-    call that the plan is assumed to mend.
-    """
+    """A plan that greedy considers; ``gain`` is the share of the errors of one call that it is
+    assumed to mend."""
 
     topology: str
     agents: int = Field(ge=1, le=6)
-    calls: int = Field(ge=1)
-    depth: int = Field(ge=1)
     gain: float = Field(ge=0, le=1)
 
 
 _DEFAULT_PLANS = (
-    PlanOption(topology=Topology.IO, agents=1, calls=1, depth=1, gain=0.0),
-    PlanOption(topology=Topology.REFLECTION, agents=1, calls=2, depth=2, gain=0.06),
-    PlanOption(topology=Topology.ADAPTIVE, agents=3, calls=3, depth=2, gain=0.10),
-    PlanOption(topology=Topology.DEBATE, agents=3, calls=7, depth=3, gain=0.12),
+    PlanOption(topology=Topology.IO, agents=1, gain=0.0),
+    PlanOption(topology=Topology.REFLECTION, agents=1, gain=0.06),
+    PlanOption(topology=Topology.ADAPTIVE, agents=3, gain=0.10),
+    PlanOption(topology=Topology.DEBATE, agents=3, gain=0.12),
 )
 
 
@@ -52,6 +50,16 @@ class _GreedyOptions(Options):
     margin: float = Field(default=0.85, gt=0, le=1)
     diversity: float = Field(default=0.02, ge=0)
     plans: tuple[PlanOption, ...] = _DEFAULT_PLANS
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A plan, its calls in all, how many of them in sequence, and its assumed gain."""
+
+    plan: Plan
+    calls: int
+    depth: int
+    gain: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,28 +79,41 @@ class Greedy(ConfiguredPolicy):
     name = "greedy"
     options_type = _GreedyOptions
 
+    def __init__(self, config: AppConfig, options: Any) -> None:
+        super().__init__(config, options)
+        self._candidates = {task: self._plans(task) for task in TaskKind}
+
+    def _plans(self, task: TaskKind) -> list[_Candidate]:
+        """The plans that may serve ``task``, with their number of calls and critical path."""
+        plans = []
+        for option in self.options.plans:
+            too_many = option.agents > self.config.limits.max_agents
+            if too_many or option.topology not in topologies_for(task):
+                continue
+            if TOPOLOGIES[option.topology].votes and task is TaskKind.CODE:
+                continue  # code has no canonical answer to agree on without running it
+            plan = make_plan(task, option.topology, option.agents)
+            follow_ups = [role(task, name).follow_up is not None for name in plan.roles]
+            steps = build_steps(plan, follow_ups, self.config.limits.max_agents)
+            depth = 1 + max(path_lengths(steps))
+            plans.append(_Candidate(plan, len(steps), depth, option.gain))
+        return plans
+
     def plan(self, view: PlanView) -> Plan:
         """The plan whose best route promises most; one quick call where nothing fits."""
         price = self._price(view.pool.occupancy) / view.query.budget_s
         limit_s = view.remaining_s * self.options.margin
         options = self._options(view.task, view.candidates, view.prompt_tokens)
-        allowed = topologies_for(view.task)
-        best, chosen = float("-inf"), None
-        for plan in self.options.plans:
-            if plan.topology not in allowed or plan.agents > self.config.limits.max_agents:
-                continue
-            if plan.topology == Topology.ADAPTIVE and view.task is TaskKind.CODE:
-                continue  # code has no canonical answer to agree on without running it
+        best, chosen = float("-inf"), make_plan(view.task, Topology.IO, 1)
+        for candidate in self._candidates[view.task]:
             for option in options:
-                if option.wait_s + plan.depth * option.service_s > limit_s:
+                if option.wait_s + candidate.depth * option.service_s > limit_s:
                     continue
-                quality = option.quality + plan.gain * (1.0 - option.quality)
-                value = quality - price * plan.calls * option.service_s
+                quality = option.quality + candidate.gain * (1.0 - option.quality)
+                value = quality - price * candidate.calls * option.service_s
                 if value > best:
-                    best, chosen = value, plan
-        if chosen is None:
-            return make_plan(view.task, Topology.IO, 1)
-        return make_plan(view.task, chosen.topology, chosen.agents)
+                    best, chosen = value, candidate.plan
+        return chosen
 
     def route(self, view: StepView) -> Decision:
         """The best that fits its share of the time left; the soonest where nothing fits."""

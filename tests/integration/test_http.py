@@ -141,6 +141,12 @@ def test_a_stream_is_comments_chunks_and_done(url: str) -> None:
     assert [line for line in lines if line][-1] == "data: [DONE]"
 
 
+def test_values_that_ask_for_nothing_are_taken(url: str) -> None:
+    neutral = {"frequency_penalty": 0, "presence_penalty": 0.0, "logprobs": False, "tools": []}
+    body = {"model": "small", "messages": ask("Hi"), "max_tokens": 2, "n": 1, **neutral}
+    assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
+
+
 def test_a_pool_model_by_its_own_name(client: openai.OpenAI) -> None:
     raw = client.chat.completions.with_raw_response.create(
         model="small", messages=ask("Hello"), max_tokens=5
@@ -254,6 +260,8 @@ def test_the_smaller_budget_counts_and_the_largest_is_clamped(
          400, "invalid_request", "policy"),
         ({"model": "inframind", "messages": ask("x"), "tools": [{}]},
          400, "unsupported_parameter", "tools"),
+        ({"model": "inframind", "messages": ask("x"), "frequency_penalty": 1},
+         400, "unsupported_parameter", "frequency_penalty"),
         ({"model": "inframind", "messages": ask("x"), "n": 2}, 400, "invalid_request", "n"),
         ({"model": "inframind", "messages": ask("x"), "max_tokens": 0},
          400, "invalid_request", "max_tokens"),

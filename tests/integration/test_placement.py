@@ -35,15 +35,18 @@ GPU1 = {"mistral-small-24b": 0.30, "llama-3.1-8b": 0.15, "llama-3.2-3b": 0.12}
 SHARED = {"monitor_name": "monitor", "namespace": "test", "report_period_s": 0.2}
 
 
-class StandIn:
-    """Takes an engine's place and tells what it sees."""
+def stand_in():
+    """A class that takes an engine's place and tells what it sees.
 
-    def __init__(self, llm_config=None):
-        pass
+    It is local, so that replicas get it by value and do not import this module, and so vLLM.
+    """
 
-    def seen(self):
-        names = ("CUDA_VISIBLE_DEVICES", "INFRAMIND_GPU", "INFRAMIND_MODEL")
-        return {name: os.environ.get(name) for name in names}
+    class StandIn:
+        def seen(self):
+            names = ("CUDA_VISIBLE_DEVICES", "INFRAMIND_GPU", "INFRAMIND_MODEL")
+            return {name: os.environ.get(name) for name in names}
+
+    return StandIn
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +84,20 @@ def bundles_of(model):
     return bundle
 
 
-def run_stand_in(model):
-    """Deploy the stand-in with the model's own options, but for the import of vLLM."""
-    deployment = options_of(model)
-    actor = dict(deployment.ray_actor_options)
-    actor["runtime_env"] = {"env_vars": actor["runtime_env"]["env_vars"]}
-    stand_in = deployment.options(func_or_class=StandIn, ray_actor_options=actor)
-    handle = serve.run(stand_in.bind(), name=model.name, route_prefix=None)
-    return handle.seen.remote().result(timeout_s=60)
+def run_stand_ins(models):
+    """Deploy stand-ins with the models' own options, but for the import of vLLM."""
+    targets = []
+    for model in models:
+        deployment = options_of(model)
+        actor = dict(deployment.ray_actor_options)
+        actor["runtime_env"] = {"env_vars": actor["runtime_env"]["env_vars"]}
+        light = deployment.options(func_or_class=stand_in(), ray_actor_options=actor)
+        targets.append(serve.RunTarget(light.bind(), name=model.name, route_prefix=None))
+    handles = serve.run_many(targets)
+    return {
+        model.name: handle.seen.remote().result(timeout_s=60)
+        for model, handle in zip(models, handles, strict=True)
+    }
 
 
 def left(name):
@@ -114,13 +123,12 @@ def test_the_bound_on_calls_is_the_engines(b200, one_node):
 
 
 def test_they_land_on_two_gpus_and_a_third_big_one_finds_no_room(b200, one_node):
-    for model in b200.models:
-        seen = run_stand_in(model)
-        gpu = "0" if model.name in GPU0 else "1"
+    for name, seen in run_stand_ins(b200.models).items():
+        gpu = "0" if name in GPU0 else "1"
         assert seen == {
             "CUDA_VISIBLE_DEVICES": gpu,
             "INFRAMIND_GPU": gpu,
-            "INFRAMIND_MODEL": model.name,
+            "INFRAMIND_MODEL": name,
         }
     assert left("b200_gpu0") == pytest.approx(1 - sum(GPU0.values()))
     assert left("b200_gpu1") == pytest.approx(1 - sum(GPU1.values()))

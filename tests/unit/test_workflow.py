@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runtime.config import AppConfig
+from runtime.errors import PlanError
 from runtime.events import (
     AskPlan,
     AskRoute,
@@ -33,6 +34,7 @@ from runtime.types import (
     Plan,
     Query,
     Route,
+    Sampling,
     Speed,
     StepKind,
     Stop,
@@ -397,6 +399,44 @@ def test_adaptive_asks_with_stop_open_after_two_answers(config: AppConfig) -> No
     driver.route(2, Stop())
     assert (driver.answer.status, driver.answer.canonical) == ("ok", "42")
     assert [s.status for s in driver.answer.steps] == ["ok", "ok", "stopped"]
+
+
+def test_a_requested_cap_holds_for_every_answer_that_may_win_the_vote(config: AppConfig) -> None:
+    driver = start(config, Topology.ADAPTIVE, 3, sampling=Sampling(max_tokens=5))
+    driver.route(0)
+    assert driver.calls[0].max_tokens == 5
+
+
+def test_a_requested_cap_is_the_final_steps_alone_where_one_decides(config: AppConfig) -> None:
+    driver = start(config, Topology.REFLECTION, 1, sampling=Sampling(max_tokens=5))
+    driver.route(0)
+    assert driver.calls[0].max_tokens > 5
+    driver.done(0, "Answer: 42")
+    driver.route(1)
+    assert driver.calls[1].max_tokens == 5
+
+
+def test_a_decision_that_breaks_after_its_first_byte_is_an_error(config: AppConfig) -> None:
+    driver = start(config, Topology.IO, 2)
+    for step in (0, 1):
+        driver.route(step)
+        driver.done(step, "Answer: 42")
+    driver.route(2)
+    driver.fail(2, streamed=True)
+    assert driver.answer.status == "error"
+
+
+def test_an_unknown_role_is_a_bad_plan(config: AppConfig) -> None:
+    driver = Driver(config, query())
+    with pytest.raises(PlanError, match="MathSolver"):
+        driver.handle(Planned(Plan(Topology.IO, ("MathSolvr",), TaskKind.MATH), "test"))
+
+
+def test_an_answer_of_a_fake_engine_is_marked_simulated(config: AppConfig) -> None:
+    driver = start(config, Topology.IO)
+    driver.route(0)
+    driver.done(0, "Answer: 42")
+    assert driver.answer.simulated
 
 
 def test_adaptive_ends_with_the_plurality_without_a_decision_call(config: AppConfig) -> None:

@@ -1,0 +1,192 @@
+"""A FAKE engine: the clock, the batch and the memory of a real one, with made-up text.
+
+Continuous batching on the real clock. ``FakeBatch`` is the bookkeeping, ``FakeEngine`` drives it on
+an event loop, ``FakeModelServer`` is the Serve deployment. Its text is never a quality figure, see
+``actors.fake_text``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import random
+from collections.abc import AsyncIterator
+from typing import Any
+
+from actors.fake_batch import FakeBatch, FakeSequence
+from actors.fake_text import TOKEN_CHARS, answer_text, count_prompt_tokens
+from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from actors.reporting import EngineLoad, MonitorLink, ReplicaReporter, replica_name
+from runtime.config import FaultConfig, ModelConfig
+from runtime.edf import engine_priority
+
+STREAM_GAP_S = 0.05
+
+
+class FakeEngine:
+    """``FakeBatch`` on the running event loop. It sleeps between events and is idle without calls.
+
+    Args:
+        model: its speed, sizes, and ``fake`` with the faults to inject.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._batch = FakeBatch(model)
+        self._faults = _Faults(model.fake.faults)
+        self._arrivals = itertools.count()
+        self._timer: asyncio.TimerHandle | None = None
+        self.num_wakeups = 0
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._batch.num_preemptions
+
+    def load(self) -> EngineLoad:
+        """The load now; exactly zero when no call is there."""
+        self._batch.advance(asyncio.get_running_loop().time())
+        batch = self._batch
+        return EngineLoad(len(batch.running), len(batch.waiting), batch.kv_usage)
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[EngineChunk]:
+        """Answer ``request``; closing the generator frees its place at once.
+
+        Raises:
+            EngineRefused: prompt and ``max_tokens`` exceed the context, or what is asked is void.
+            RuntimeError: an injected error.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        text, sequence, reason = self._prepare(request, began_s)
+        self._batch.add(sequence, began_s)
+        self._arm()
+        sent = 0
+        try:
+            while not sequence.done:
+                await sequence.news.wait()
+                sequence.news.clear()
+                if request.stream and sequence.generated > sent and not sequence.done:
+                    piece = text[sent * TOKEN_CHARS : sequence.generated * TOKEN_CHARS]
+                    sent = sequence.generated
+                    yield EngineChunk(piece)
+        finally:
+            self._batch.remove(sequence, loop.time())
+            self._arm()
+        yield EngineChunk(
+            text=text[sent * TOKEN_CHARS :],
+            finish_reason=reason,
+            prompt_tokens=sequence.prompt_tokens,
+            completion_tokens=sequence.target_tokens,
+            ttft_s=(sequence.first_token_s or began_s) - began_s,
+        )
+
+    def _prepare(self, request: EngineRequest, now: float) -> tuple[str, FakeSequence, str]:
+        """What will be said, the sequence that says it, and why it will end."""
+        prompt_tokens = count_prompt_tokens(request.messages)
+        self._check(prompt_tokens, request.max_tokens)
+        text = answer_text(
+            self._model.name, request.messages, self._model.fake.answer_tokens, request.max_tokens
+        )
+        text = _stopped(text, request.sampling.stop)
+        whole = max(1, -(-len(text) // TOKEN_CHARS))
+        sequence = FakeSequence(
+            key=(engine_priority(now + request.remaining_s), next(self._arrivals)),
+            prompt_tokens=prompt_tokens,
+            target_tokens=min(whole, request.max_tokens),
+            listen_s=now if request.stream else math.inf,
+        )
+        sequence.delay_s = self._faults.delay_s(self._batch.alone_s(sequence))
+        reason = "stop" if whole <= request.max_tokens else "length"
+        return text[: sequence.target_tokens * TOKEN_CHARS], sequence, reason
+
+    def _check(self, prompt_tokens: int, max_tokens: int) -> None:
+        if max_tokens < 1:
+            raise EngineRefused("request", f"max_tokens is {max_tokens}")
+        # A call that could never hold all its tokens would be preempted for ever.
+        room = min(self._model.context_tokens, self._model.fake.kv_tokens - 1)
+        if prompt_tokens + max_tokens > room:
+            raise EngineRefused(
+                "context",
+                f"{prompt_tokens} prompt tokens and {max_tokens} of output exceed the "
+                f"context of {room} tokens",
+            )
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.num_wakeups += 1
+        now = asyncio.get_running_loop().time()
+        self._batch.advance(now)
+        for sequence in self._batch.running:
+            if sequence.listen_s <= now and sequence.generated:
+                sequence.listen_s = now + STREAM_GAP_S
+                sequence.news.set()
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        next_s = self._batch.next_event_s()
+        if next_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(next_s, self._tick)
+
+
+class _Faults:
+    """Draws the injected faults: three numbers per call, so that one rate moves no other's."""
+
+    def __init__(self, config: FaultConfig) -> None:
+        self._config = config
+        self._random = random.Random(config.seed)
+
+    def delay_s(self, alone_s: float) -> float:
+        """Seconds to add to a call of ``alone_s``; infinite to hang. Raises the injected error."""
+        error, hang, slow = (self._random.random() for _ in range(3))
+        if error < self._config.error_rate:
+            raise RuntimeError("fake engine: injected error")
+        if hang < self._config.hang_rate:
+            return math.inf
+        if slow < self._config.slow_rate:
+            return alone_s * (self._config.slow_factor - 1)
+        return 0.0
+
+
+def _stopped(text: str, stop: tuple[str, ...]) -> str:
+    cuts = [text.find(word) for word in stop if word and word in text]
+    return text[: min(cuts)] if cuts else text
+
+
+class FakeModelServer:
+    """The Serve deployment of a FAKE model.
+
+    Args:
+        model: ``ModelConfig.model_dump(mode="json")``.
+        monitor_name: the actor that gets the reports, in ``namespace``.
+        report_period_s: seconds between reports.
+    """
+
+    def __init__(
+        self, model: dict[str, Any], monitor_name: str, namespace: str, report_period_s: float
+    ) -> None:
+        config = ModelConfig.model_validate(model)
+        self._engine = FakeEngine(config)
+        self._reporter = ReplicaReporter(
+            model=config.name,
+            replica=replica_name(),
+            max_num_seqs=config.max_num_seqs,
+            period_s=report_period_s,
+            load=self._engine.load,
+            send=MonitorLink(monitor_name, namespace),
+        )
+        self._reporter.start()
+
+    async def generate(self, request: EngineRequest) -> AsyncIterator[EngineChunk]:
+        """Answer ``request``; raises what ``FakeEngine.generate`` raises."""
+        chunks = self._reporter.watch(request.call_id, self._engine.generate(request))
+        async with contextlib.aclosing(chunks) as source:
+            async for chunk in source:
+                yield chunk
+
+    async def check_health(self) -> None:
+        """A fake engine is always well."""
