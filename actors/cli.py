@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -37,15 +39,12 @@ LOCAL = Path("serve_configs/local.yaml")
 def serve(config: ConfigPath = LOCAL, port: Port = None) -> None:
     """Start a pool on this machine and serve until Ctrl-C."""
     file = _read(config)
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    with console.status("starting") as status, running_pool(file, port, status.update) as url:
-        status.stop()
+    with _pool(file, port) as url:
         kind = " (SIMULATED: the fake engine)" if file.simulated else ""
         console.print(f"[green]ready[/green]{kind}: {url}/v1", highlight=False)
         console.print(f'try: inframind ask "What is 17 + 25?" --url {url}', highlight=False)
-        stop.wait()
+        with contextlib.suppress(KeyboardInterrupt):
+            threading.Event().wait()
         console.print("stopping")
 
 
@@ -98,14 +97,24 @@ def status(
 def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
     """Start a pool, ask it eight questions, show what happened, stop it."""
     file = _read(config)
-    with console.status("starting") as status:
-        try:
-            with running_pool(file, port, status.update) as url:
-                status.stop()
-                answered = run_demo(url, file, console)
-        except (InfraMindError, RuntimeError) as error:
-            _fail(str(error))
+    with _pool(file, port) as url:
+        answered = run_demo(url, file, console)
     raise typer.Exit(0 if answered else 1)
+
+
+@contextlib.contextmanager
+def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
+    """A running pool; Ctrl-C and SIGTERM stop it in good order, also while it starts."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        with console.status("starting") as status:
+            try:
+                url = stack.enter_context(running_pool(file, port, status.update))
+            except KeyboardInterrupt:
+                _fail("stopped while starting")
+            except (InfraMindError, RuntimeError) as error:
+                _fail(str(error))
+        yield url
 
 
 def _read(path: Path) -> ServeFile:
@@ -115,7 +124,7 @@ def _read(path: Path) -> ServeFile:
         _fail(error.message)
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
     Console(stderr=True).print(f"[red]error:[/red] {message}", highlight=False)
     raise typer.Exit(1)
 

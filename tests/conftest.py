@@ -7,14 +7,14 @@ import itertools
 import logging
 import os
 import shutil
-import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from runtime.config import AppConfig, parse_config
+from tests.live import Deploy, free_port
 
 
 def model_args(name: str, **changes: Any) -> dict[str, Any]:
@@ -53,13 +53,6 @@ def config() -> AppConfig:
     return parse_config(app_args(*models, quality={"prior": dict.fromkeys(tasks, prior)}))
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="session")
 def serve_url() -> Iterator[str]:
     """A Ray of its own with Serve on a free port, shared by the tests that need live actors."""
@@ -92,9 +85,6 @@ def serve_url() -> Iterator[str]:
 
 
 _app_numbers = itertools.count()
-
-
-Deploy = Callable[[dict[str, Any]], str]
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,10 +13,7 @@ import httpx
 import openai
 import pytest
 
-from actors.names import NAMESPACE, ActorNames
-from runtime.config import parse_config
-
-Deploy = Callable[[dict[str, Any]], str]
+from tests.live import Deploy, counters, engines_idle, eventually, finished_calls
 
 
 def model_args(name: str, **changes: Any) -> dict[str, Any]:
@@ -58,38 +54,6 @@ def client(url: str) -> openai.OpenAI:
 
 def ask(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
-
-
-def counters(args: dict[str, Any]) -> dict[str, int]:
-    """Everything that must be zero when nothing is going on, over all actors of a pool."""
-    import ray
-
-    config = parse_config(args)
-    names = ActorNames(config.digest)
-    total: dict[str, int] = {}
-    for name in [names.workflow(0), *(names.scheduler(m.name) for m in config.models)]:
-        actor = ray.get_actor(name, namespace=NAMESPACE)
-        for key, value in ray.get(actor.counters.remote()).items():
-            if key in ("queries", "calls", "leases", "backlog", "leased", "waiters"):
-                total[key] = total.get(key, 0) + value
-    return total
-
-
-def engines_idle(url: str) -> bool:
-    models = httpx.get(f"{url}/v1/pool").json()["models"]
-    return all(m["running"] == 0 and m["waiting"] == 0 for m in models)
-
-
-def finished_calls(url: str) -> int:
-    """Calls that the engines of a pool of one model finished since its start."""
-    return int(httpx.get(f"{url}/v1/pool").json()["models"][0]["finished"])
-
-
-def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
-    end = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.1)
 
 
 # --- the official client ---------------------------------------------------------------------

@@ -1,0 +1,54 @@
+"""What tests of live pools share: ports, counters, waiting."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from actors.names import NAMESPACE, ActorNames
+from runtime.config import parse_config
+
+Deploy = Callable[[dict[str, Any]], str]
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def counters(args: dict[str, Any]) -> dict[str, int]:
+    """Everything that must be zero when nothing is going on, over all actors of a pool."""
+    import ray
+
+    config = parse_config(args)
+    names = ActorNames(config.digest)
+    total: dict[str, int] = {}
+    for name in [names.workflow(0), *(names.scheduler(m.name) for m in config.models)]:
+        actor = ray.get_actor(name, namespace=NAMESPACE)
+        for key, value in ray.get(actor.counters.remote()).items():
+            if key in ("queries", "calls", "leases", "backlog", "leased", "waiters"):
+                total[key] = total.get(key, 0) + value
+    return total
+
+
+def engines_idle(url: str) -> bool:
+    models = httpx.get(f"{url}/v1/pool").json()["models"]
+    return all(m["running"] == 0 and m["waiting"] == 0 for m in models)
+
+
+def finished_calls(url: str) -> int:
+    """Calls that the engines of a pool of one model finished since its start."""
+    return int(httpx.get(f"{url}/v1/pool").json()["models"][0]["finished"])
+
+
+def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
+    end = time.monotonic() + within_s
+    while not check():
+        assert time.monotonic() < end, "it did not come true in time"
+        time.sleep(0.1)
