@@ -41,9 +41,9 @@ def serve(config: ConfigPath = LOCAL, port: Port = None) -> None:
     file = _read(config)
     with _pool(file, port) as url:
         kind = " (SIMULATED: the fake engine)" if file.simulated else ""
-        console.print(f"[green]ready[/green]{kind}: {url}/v1", highlight=False)
-        console.print(f'try: inframind ask "What is 17 + 25?" --url {url}', highlight=False)
         with contextlib.suppress(KeyboardInterrupt):
+            console.print(f"[green]ready[/green]{kind}: {url}/v1", highlight=False)
+            console.print(f'try: inframind ask "What is 17 + 25?" --url {url}', highlight=False)
             threading.Event().wait()
         console.print("stopping")
 
@@ -104,8 +104,7 @@ def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
 
 @contextlib.contextmanager
 def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
-    """A running pool; Ctrl-C and SIGTERM stop it in good order, also while it starts."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """A running pool; Ctrl-C, also while it starts, and SIGTERM stop it in good order."""
     with contextlib.ExitStack() as stack:
         with console.status("starting") as status:
             try:
@@ -114,6 +113,8 @@ def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
                 _fail("stopped while starting")
             except (InfraMindError, RuntimeError) as error:
                 _fail(str(error))
+        # Only now: Ray puts its own handler there when it starts.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield url
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import shutil
@@ -88,32 +89,40 @@ def running_pool(
     from ray import serve
 
     temp = tempfile.mkdtemp(prefix="inframind-", dir="/tmp")
+    url = f"http://{file.host}:{port}"
     try:
-        tell("starting Ray")
-        ray.init(
-            address="local",
-            num_cpus=_cpus(file.config),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            _temp_dir=temp,
-        )
-        logging.getLogger("ray.serve").setLevel(logging.ERROR)
-        serve.start(
-            proxy_location="HeadOnly",
-            http_options={"host": file.host, "port": port},
-            logging_config={"log_level": "WARNING", "enable_access_log": False},
-        )
-        url = f"http://{file.host}:{port}"
-        with _watch(file.name, tell):
-            _deploy(file)
-        wait_ready(url)
+        with _without_ray_chatter():
+            tell("starting Ray")
+            ray.init(
+                address="local",
+                num_cpus=_cpus(file.config),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _temp_dir=temp,
+            )
+            serve.start(
+                proxy_location="HeadOnly",
+                http_options={"host": file.host, "port": port},
+                logging_config={"log_level": "WARNING", "enable_access_log": False},
+            )
+            with _watch(file.name, tell):
+                _deploy(file)
+            wait_ready(url)
         yield url
     finally:
-        with contextlib.suppress(Exception):
-            serve.shutdown()
-        ray.shutdown()
+        with _without_ray_chatter():
+            with contextlib.suppress(Exception):
+                serve.shutdown()
+            ray.shutdown()
         shutil.rmtree(temp, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _without_ray_chatter() -> Iterator[None]:
+    """Ray's remarks while it starts and stops, which no log level governs; errors still raise."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 def _deploy(file: ServeFile) -> None:

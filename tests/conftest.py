@@ -53,9 +53,9 @@ def config() -> AppConfig:
     return parse_config(app_args(*models, quality={"prior": dict.fromkeys(tasks, prior)}))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def serve_url() -> Iterator[str]:
-    """A Ray of its own with Serve on a free port, shared by the tests that need live actors."""
+    """A Ray of its own with Serve on a free port, for the live tests of one module."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray

@@ -137,7 +137,8 @@ def test_serve_stops_in_good_order_on_sigterm() -> None:
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        wait_for(f"http://127.0.0.1:{port}", process)
+        assert process.stdout is not None
+        assert any(b"ready" in line for line in process.stdout)
         process.send_signal(signal.SIGTERM)
         output = process.communicate(timeout=90)[0].decode()
     finally:
