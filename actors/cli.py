@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
-console = Console()
+console = Console(file=sys.stdout)  # this stream, also while Ray's chatter is redirected
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="A Serve config file.")]
 Port = Annotated[int | None, typer.Option(help="HTTP port instead of the file's.")]

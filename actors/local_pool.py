@@ -120,8 +120,12 @@ def running_pool(
 
 @contextlib.contextmanager
 def _without_ray_chatter() -> Iterator[None]:
-    """Ray's remarks while it starts and stops, which no log level governs; errors still raise."""
-    with contextlib.redirect_stderr(io.StringIO()):
+    """Ray's remarks while it starts and stops, which no log level governs; errors still raise.
+
+    Whoever wants to write meanwhile holds on to the stream itself.
+    """
+    void = io.StringIO()
+    with contextlib.redirect_stderr(void), contextlib.redirect_stdout(void):
         yield
 
 

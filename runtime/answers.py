@@ -11,15 +11,20 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from string import ascii_uppercase
 
+from runtime.numerals import (
+    IN_LINE,
+    MAX_ANSWER_CHARS,
+    clean,
+    fraction_of,
+    math_form,
+    number_form,
+    number_of,
+)
 from runtime.types import TaskKind
 
-MAX_ANSWER_CHARS = 300
 MAX_SHORT_WORDS = 12
-_MAX_EXPONENT = 100
-_MAX_DECIMALS = 30
 
 # --- where a text states its answer ---------------------------------------------------------
 
@@ -47,61 +52,6 @@ _AFTER_LETTER = re.compile(r"[.,;)](?:\s|$)|:|\s+[-–—(]")
 _SECOND_LETTER = re.compile(r"[\s.)*]*(?:,|/|&|and\b|or\b)\s*\(?[A-Z]\b")
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _KEPT_MARKS = re.compile(r"(?<!\w)-(?=\d)|(?<=\d)[./](?=\d)|[#%&]|(\W|_)")
-
-# --- mathematics ----------------------------------------------------------------------------
-
-_LATEX = [
-    (re.compile(pattern), new)
-    for pattern, new in (
-        (r"\s+", " "),
-        (r"[−–﹣－]", "-"),
-        ("π", r"\\pi "),
-        ("∞", r"\\infty "),
-        ("×", r"\\times "),
-        ("·", r"\\cdot "),
-        (r"\\(?:left|right|big|Big|displaystyle)(?![A-Za-z])", ""),
-        (r"\{,\}", ","),
-        (r"(?<=\d),?\\[,!](?=\d{3})", ","),
-        (r"(?<!\\)\\(?:[,;: ]|q?quad(?![A-Za-z]))|~", " "),
-        (r"\\!|\\[()\[\]]|\\?\$|\^\s*\{?\s*\\circ\s*\}?|°|\\degree|\\?%", ""),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 "),
-        (
-            r"(?<!\^)\\frac\s*(?:\{\s*([-+]?[\d.,]+)\s*\}|(\d))\s*(?:\{\s*([\d.,]+)\s*\}|(\d))",
-            r" \1\2/\3\4",
-        ),
-        (r"\\sqrt\s*(\d)", r"\\sqrt{\1}"),
-        (r"\s+", " "),
-        (r"^ | $", ""),
-        (r"^([-+]) ", r"\1"),
-        # "x = 5" and "2 + 3 = 5" state what is on the right.
-        (r"^(?:[A-Za-z](?:_\{?\w\}?)? ?|[-+*/^(){}.,\d ]+)= ?(?=[^=<>]+$)", ""),
-    )
-]
-_NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
-_BODY = (
-    rf"(?:(?:(?P<whole>\d+) +)?(?P<top>{_NUM}) ?/ ?(?P<bottom>{_NUM})|(?P<number>{_NUM})"
-    r"(?:[eE](?P<exp>[-+]?\d+)| ?(?:\\times|\\cdot|[x*]) ?10 ?\^ ?\{? ?(?P<power>[-+]?\d+) ?\}?)?)"
-)
-_VALUE = re.compile(rf"(?P<sign>[-+]?) ?{_BODY}")
-_IN_LINE = re.compile(rf"(?P<sign>(?<![\w)\]}}.])[-+]|)(?<![\w.]){_BODY}(?!\d|(?:st|nd|rd|th)\b)")
-_LEAD = re.compile(
-    r"(?:(?:approximately|approx\.?|about|around|roughly|exactly|\\approx|≈|=|€|£|¥) ?)+",
-    re.IGNORECASE,
-)
-_WORDS_BEFORE = re.compile(r"(?:(?:[A-Za-z][A-Za-z']+|[aA])[,:]? )+(?=[-+\d.€£¥])")
-_UNIT = r"(?:[A-Za-z]{2,}|[mgshL])(?: ?\^ ?\{?\d\}?|[²³])?"
-_UNITS = re.compile(
-    r"(?:(?:cm|mm|km|kg|mg|m[lL]|ft|mph|km/h|lbs?|hrs?|mins?|kWh)(?:\^\{?\d\}?|[²³])?)?"
-    rf"(?: {_UNIT}(?: ?/ ?{_UNIT})?)*(?: \([^()]*[A-Za-z]{{2}}[^()]*\))?"
-)
-_NOT_A_UNIT = re.compile(
-    r"\b(?:and|or|to|not?|than|least|most|between|pi|sqrt|log|ln|sin|cos|tan|plus|minus|negative|"
-    r"times|over|mod|base|dozen|half|squared|cubed|factorial|infinity|at|if|when|since|because|but)"
-    r"\b",
-    re.IGNORECASE,
-)
-_SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
 def canonical(text: str, task: TaskKind, choices: Sequence[str] = ()) -> str | None:
@@ -170,97 +120,17 @@ def _math(text: str) -> str | None:
     for content, explicit in _stated(text):
         if explicit:
             return None if _PLACEHOLDER.fullmatch(content) else _math_content(content)
-        if _value(_clean(_first_sentence(content))) is not None or re.search(r"[\\$]", content):
+        if number_of(clean(_first_sentence(content))) is not None or re.search(r"[\\$]", content):
             return _math_content(content)
-    found = list(_IN_LINE.finditer(_clean(_line(text, -1))))
-    value = _fraction(found[-1]) if found else None
-    return None if value is None else _number_form(value)
+    found = list(IN_LINE.finditer(clean(_line(text, -1))))
+    value = fraction_of(found[-1]) if found else None
+    return None if value is None else number_form(value)
 
 
 def _math_content(content: str) -> str | None:
-    if _value(_clean(content)) is None:
+    if number_of(clean(content)) is None:
         content = _first_sentence(content)
     return math_form(content)
-
-
-def math_form(answer: str) -> str | None:
-    """Normal form of a bare answer, such as a reference answer; ``None`` if empty or too long.
-
-    A number becomes an exact decimal, or a reduced fraction where that has no end. Thousands
-    separators, currency, percent and degree signs, units, and "x =" in front do not count, so 50%
-    is 50. Anything else becomes its LaTeX without layout, words folded. The form of a form is
-    itself.
-    """
-    form = answer
-    for _ in range(8):
-        if len(form) > MAX_ANSWER_CHARS:
-            return None
-        cleaned = _clean(form)
-        value = _value(cleaned)
-        new = _symbols(cleaned) if value is None else _number_form(value)
-        if new == form:
-            return form or None
-        form = new
-    return None
-
-
-def _clean(text: str) -> str:
-    for pattern, new in _LATEX:
-        text = pattern.sub(new, text)
-    return text.rstrip(" .,;:")
-
-
-def _value(text: str) -> Fraction | None:
-    """The number that ``text`` is, apart from words around it and a unit behind it."""
-    words = _WORDS_BEFORE.match(text)
-    if words and _NOT_A_UNIT.search(words[0]):
-        return None
-    text = text[words.end() :] if words else text
-    lead = _LEAD.match(text)
-    match = _VALUE.match(text, lead.end() if lead else 0)
-    if match is None or not _UNITS.fullmatch(text, match.end()):
-        return None
-    unit = text[match.end() :].partition("(")[0]
-    value = _fraction(match)
-    if value is None or _NOT_A_UNIT.search(unit):
-        return None
-    return value * _SCALES.get((unit.split() or [""])[0].lower(), 1)
-
-
-def _fraction(match: re.Match[str]) -> Fraction | None:
-    def number(text: str) -> Fraction:
-        return Fraction(text.replace(",", ""))
-
-    if len(match[0]) > MAX_ANSWER_CHARS:
-        return None
-    if match["number"]:
-        exponent = int(match["exp"] or match["power"] or 0)
-        if abs(exponent) > _MAX_EXPONENT:
-            return None
-        value = number(match["number"]) * Fraction(10) ** exponent
-    else:
-        bottom = number(match["bottom"])
-        if not bottom:
-            return None
-        value = number(match["whole"] or "0") + number(match["top"]) / bottom
-    return -value if match["sign"] == "-" else value
-
-
-def _number_form(value: Fraction) -> str:
-    scaled, decimals = value, 0
-    while scaled.denominator > 1 and decimals < _MAX_DECIMALS:
-        scaled, decimals = scaled * 10, decimals + 1
-    if scaled.denominator > 1 or not decimals:
-        return str(value)
-    digits = str(abs(scaled.numerator)).zfill(decimals + 1)
-    return f"{'-' if value < 0 else ''}{digits[:-decimals]}.{digits[-decimals:]}"
-
-
-def _symbols(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z]{2,}(?:[ '-][A-Za-z]+)*", text):
-        return text.casefold()
-    text = re.sub(r"\s+(?![A-Za-z0-9])|(?<![A-Za-z0-9])\s+|(?<=\d)\s+(?=[A-Za-z])", "", text)
-    return text.replace(",", ", ").rstrip(" .,;:")
 
 
 def _knowledge(text: str, choices: Sequence[str]) -> str | None:
@@ -340,7 +210,7 @@ def _blank_punctuation(match: re.Match[str]) -> str:
 
 def _plain(content: str) -> str:
     content = re.sub(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}", r"\1", content)
-    return content.replace("$", "").strip(_MARKUP)
+    return " ".join(content.replace("$", "").split()).strip(_MARKUP)
 
 
 def _stated(text: str) -> Iterator[tuple[str, bool]]:

@@ -55,9 +55,10 @@ class StepState:
         if self.first_asked_s is None:
             self.first_asked_s = now
 
-    def begin(self, call: Call, route: Route, speed: Speed, now: float) -> None:
+    def begin(self, call: Call, route: Route, speed: Speed) -> None:
         """A call is on its way."""
         self.status = "running"
+        self.attempts += 1
         self.call, self.route, self.speed = call, route, speed
         self.error = None
 

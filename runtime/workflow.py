@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runtime.answers import canonical, plurality
-from runtime.config import AppConfig, ModelConfig
+from runtime.calls import build_call, tokens_in
+from runtime.config import AppConfig
 from runtime.errors import (
     ConfigError,
     ContextExceeded,
@@ -38,9 +39,8 @@ from runtime.events import (
 )
 from runtime.outcome import Progress, StepState, build_answer
 from runtime.policy import Agreement
-from runtime.prompts import PromptParts, build, fit
+from runtime.prompts import PromptParts, build
 from runtime.roles import role
-from runtime.strategies import affordable_tokens, token_cap
 from runtime.topology import TOPOLOGIES, build_steps, path_lengths
 from runtime.types import (
     Answer,
@@ -132,13 +132,14 @@ class WorkflowState:
         0 when the call can no longer give a token in time.
         """
         state = self.steps[self._calls[call_id]]
-        assert state.call is not None
-        assert state.speed is not None
+        call, speed = state.call, state.speed
+        assert call is not None
+        assert speed is not None
         if not self.hard:
-            return state.call.max_tokens
-        share_s = self._share_s(state.step, state.call.service_s or 0.0, now)
-        left = self._affordable(share_s, state.call.prompt_tokens, state.speed)
-        return min(state.call.max_tokens, left)
+            return call.max_tokens
+        left_s, after = self.deadline_s - now, self._paths[call.step_id]
+        allowed = tokens_in(left_s, after, call.service_s or 0.0, call.prompt_tokens, speed)
+        return min(call.max_tokens, allowed)
 
     # --- events ------------------------------------------------------------------------------
 
@@ -223,46 +224,40 @@ class WorkflowState:
     def _run(
         self, state: StepState, route: Route, speed: Speed | None, now: float
     ) -> list[WorkflowCommand]:
-        model = self._config.model(route.model)
-        speed = speed or Speed(model.speed.prefill_tokens_per_s, model.speed.token_s)
-        parts = self.parts(state.step.step_id, route.strategy)
-        may_be_answer = self._is_final(state.step) or self._votes
-        requested = self.query.sampling.max_tokens if may_be_answer else None
-        cap = self._cap(state.step, route.strategy, model, requested)
+        step = state.step
+        prior = self._config.model(route.model).speed
+        speed = speed or Speed(prior.prefill_tokens_per_s, prior.token_s)
+        may_be_answer = self._is_final(step) or self._votes
         try:
-            fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
+            call = build_call(
+                self._config,
+                self.query,
+                step,
+                self.parts(step.step_id, route.strategy),
+                route,
+                speed,
+                attempt=state.attempts + 1,
+                steps_after=self._paths[step.step_id],
+                left_s=self.deadline_s - now if self.hard else None,
+                final=self._is_final(step),
+                requested=self.query.sampling.max_tokens if may_be_answer else None,
+            )
         except ContextExceeded as error:
             return self._exclude(state, route.model, error, now)
-        service_s = speed.service_s(fitted.prompt_tokens, fitted.max_tokens)
-        cap = fitted.max_tokens
-        if self.hard:
-            share_s = self._share_s(state.step, service_s, now)
-            cap = min(cap, max(1, self._affordable(share_s, fitted.prompt_tokens, speed)))
-            service_s = speed.service_s(fitted.prompt_tokens, cap)
-        limits = self._config.limits
-        over_calls = self._num_calls >= limits.max_calls_per_query
-        if over_calls or self._tokens + fitted.prompt_tokens + cap > limits.max_tokens_per_query:
+        if self._beyond_limits(call):
             self._error = LimitExceeded("the query reached its cap of calls or tokens")
             return self._give_up(now)
         self._num_calls += 1
-        state.attempts += 1
-        call = Call(
-            call_id=f"{self.query.query_id}.{state.step.step_id}.{state.attempts}",
-            query_id=self.query.query_id,
-            step_id=state.step.step_id,
-            model=route.model,
-            strategy=route.strategy,
-            messages=fitted.messages,
-            max_tokens=cap,
-            prompt_tokens=fitted.prompt_tokens,
-            service_s=service_s,
-            path_s=self._paths[state.step.step_id] * service_s,
-            sampling=self.query.sampling,
-            final=self._is_final(state.step),
-        )
-        state.begin(call, route, speed, now)
-        self._calls[call.call_id] = state.step.step_id
+        state.begin(call, route, speed)
+        self._calls[call.call_id] = step.step_id
         return [RunCall(call)]
+
+    def _beyond_limits(self, call: Call) -> bool:
+        """Whether the caps would be passed if every call on its way used all of its tokens."""
+        limits = self._config.limits
+        pending = [state.call for state in self.steps if state.status == "running" and state.call]
+        tokens = self._tokens + sum(c.prompt_tokens + c.max_tokens for c in [*pending, call])
+        return self._num_calls >= limits.max_calls_per_query or tokens > limits.max_tokens_per_query
 
     def _done(self, event: CallDone, now: float) -> list[WorkflowCommand]:
         state = self._end_call(event.call_id, "ok", now)
@@ -403,34 +398,6 @@ class WorkflowState:
     def _votes(self) -> bool:
         assert self.plan is not None
         return TOPOLOGIES[self.plan.topology].votes and self.plan.num_agents > 1
-
-    def _share_s(self, step: Step, service_s: float, now: float) -> float:
-        """Seconds that this step may take: what the steps after it leave, at least its share."""
-        left_s = max(0.0, self.deadline_s - now)
-        after = self._paths[step.step_id]
-        return max(left_s - after * service_s, left_s / (1 + after))
-
-    def _cap(
-        self, step: Step, strategy: Strategy, model: ModelConfig, requested: int | None
-    ) -> int:
-        """The most tokens that the step may give before the prompt and the budget are looked at."""
-        if step.kind is StepKind.DIRECT:
-            return min(requested or model.max_output_tokens, model.max_output_tokens)
-        return token_cap(
-            strategy,
-            config=self._config.strategies,
-            model=model,
-            requested=requested,
-            affordable_tokens=None,
-        )
-
-    def _affordable(self, share_s: float, prompt_tokens: int, speed: Speed) -> int:
-        return affordable_tokens(
-            share_s,
-            prompt_tokens=prompt_tokens,
-            prefill_tokens_per_s=speed.prefill_tokens_per_s,
-            tpot_s=speed.tpot_s,
-        )
 
     def _last_answers(self) -> Iterable[StepState]:
         """The most advanced answer of each agent; the decision, if there is one, alone."""

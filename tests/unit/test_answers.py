@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.answers import canonical, extract_code, math_form, plurality
+from runtime.answers import canonical, extract_code, plurality
+from runtime.numerals import math_form
 from runtime.types import TaskKind
 
 CHOICES = ("Paris", "Rome", "a bird", "(a) 3, (b) 4")

@@ -358,6 +358,19 @@ def test_tokens_per_query_are_capped(config: AppConfig) -> None:
     assert driver.answer.error_code == "limit_exceeded"
 
 
+def test_calls_that_run_at_once_share_the_cap_on_tokens(config: AppConfig) -> None:
+    tight = config.model_copy(
+        update={"limits": config.limits.model_copy(update={"max_tokens_per_query": 1600})}
+    )
+    driver = Driver(tight, query())
+    driver.plan(Topology.IO, 4)
+    for step in range(4):
+        if driver.state.answer is None:
+            driver.route(step)
+    assert 1 <= len(driver.cancelled) < 4
+    assert driver.answer.error_code == "limit_exceeded"
+
+
 def test_a_prompt_longer_than_every_context_is_a_clear_error(config: AppConfig) -> None:
     driver = start(config, Topology.IO, question="word " * 20_000)
     for model in ("small", "middle", "large"):

@@ -1,0 +1,89 @@
+"""A routed step becomes a ``Call``: its prompt fitted to the model, its cap to the budget."""
+
+from __future__ import annotations
+
+from runtime.config import AppConfig, ModelConfig
+from runtime.prompts import PromptParts, fit
+from runtime.strategies import affordable_tokens, token_cap
+from runtime.types import Call, Query, Route, Speed, Step, StepKind, Strategy
+
+
+def build_call(
+    config: AppConfig,
+    query: Query,
+    step: Step,
+    parts: PromptParts,
+    route: Route,
+    speed: Speed,
+    *,
+    attempt: int,
+    steps_after: int,
+    left_s: float | None,
+    final: bool,
+    requested: int | None,
+) -> Call:
+    """The call of ``step`` on the model of ``route``.
+
+    Args:
+        steps_after: length of the critical path that must follow.
+        left_s: seconds left of a hard budget, ``None`` where nothing is capped by it.
+        final: whether the step's text is the answer.
+        requested: the caller's cap on tokens, where it holds for this step.
+
+    Raises:
+        ContextExceeded: the prompt does not fit the model.
+    """
+    model = config.model(route.model)
+    cap = _cap(config, model, step, route.strategy, requested)
+    fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
+    cap, prompt_tokens = fitted.max_tokens, fitted.prompt_tokens
+    if left_s is not None:
+        service_s = speed.service_s(prompt_tokens, cap)
+        cap = min(cap, max(1, tokens_in(left_s, steps_after, service_s, prompt_tokens, speed)))
+    service_s = speed.service_s(prompt_tokens, cap)
+    return Call(
+        call_id=f"{query.query_id}.{step.step_id}.{attempt}",
+        query_id=query.query_id,
+        step_id=step.step_id,
+        model=route.model,
+        strategy=route.strategy,
+        messages=fitted.messages,
+        max_tokens=cap,
+        prompt_tokens=prompt_tokens,
+        service_s=service_s,
+        path_s=steps_after * service_s,
+        sampling=query.sampling,
+        final=final,
+    )
+
+
+def tokens_in(
+    left_s: float, steps_after: int, service_s: float, prompt_tokens: int, speed: Speed
+) -> int:
+    """Output tokens that the budget allows a step; 0 when it cannot give one in time.
+
+    A step may take what the steps after it leave (``service_s`` each), at least its even share.
+    """
+    left_s = max(0.0, left_s)
+    share_s = max(left_s - steps_after * service_s, left_s / (1 + steps_after))
+    return affordable_tokens(
+        share_s,
+        prompt_tokens=prompt_tokens,
+        prefill_tokens_per_s=speed.prefill_tokens_per_s,
+        tpot_s=speed.tpot_s,
+    )
+
+
+def _cap(
+    config: AppConfig, model: ModelConfig, step: Step, strategy: Strategy, requested: int | None
+) -> int:
+    """The most tokens that the step may give before prompt and budget are looked at."""
+    if step.kind is StepKind.DIRECT:
+        return min(requested or model.max_output_tokens, model.max_output_tokens)
+    return token_cap(
+        strategy,
+        config=config.strategies,
+        model=model,
+        requested=requested,
+        affordable_tokens=None,
+    )
