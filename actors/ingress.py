@@ -34,6 +34,8 @@ from runtime.telemetry import PoolTelemetry
 from runtime.types import Answer, Query
 
 KEEP_ALIVE_S = 10.0
+RESTART_POLL_S = 0.2
+UNHEALTHY_AFTER_S = 30.0
 
 api = FastAPI(title="InfraMind", docs_url=None, redoc_url=None)
 
@@ -109,9 +111,10 @@ class Ingress:
 
     @api.get("/healthz")
     async def healthz(self) -> Response:
-        """200 when at least one model can answer, else 503."""
-        snapshot = self._snapshot
-        ready = [m for m, load in snapshot.models.items() if load.replicas] if snapshot else []
+        """200 when at least one model can answer, else 503; a monitor may be away for a while."""
+        recent = time.monotonic() - self._received_s < UNHEALTHY_AFTER_S
+        models = self._snapshot.models if self._snapshot and recent else {}
+        ready = [name for name, load in models.items() if load.replicas]
         status = 200 if ready else 503
         body = {"status": "ok" if ready else "no model is up", "models_up": sorted(ready)}
         return JSONResponse(body, status_code=status)
@@ -162,10 +165,8 @@ class Ingress:
                 answer: Answer = await workflow.get().run.remote(query, spent_s)
                 return answer
             except (RayActorError, ValueError) as error:
-                workflow.forget()
-                spent_s = time.monotonic() - arrival_s
-                if last or spent_s >= query.budget_s:
-                    return _lost(query, spent_s, error)
+                if last or not await _back(workflow, arrival_s + query.budget_s):
+                    return _lost(query, time.monotonic() - arrival_s, error)
         raise AssertionError("unreachable")
 
     async def _stream(self, query: Query, model: str, usage: bool, arrival_s: float) -> Response:
@@ -204,10 +205,9 @@ class Ingress:
                     yield item
                 return
             except (RayError, ValueError) as error:
-                workflow.forget()
-                spent_s = time.monotonic() - arrival_s
-                if last or not silent or spent_s >= query.budget_s:
-                    yield _lost(query, spent_s, error)
+                again = silent and not last
+                if not again or not await _back(workflow, arrival_s + query.budget_s):
+                    yield _lost(query, time.monotonic() - arrival_s, error)
                     return
 
     async def _events(
@@ -251,7 +251,6 @@ class Ingress:
                 self._received_s = time.monotonic()
             except (RayError, ValueError):
                 self._monitor.forget()
-                self._snapshot = None
             await asyncio.sleep(0.2)
 
 
@@ -292,6 +291,18 @@ async def _disconnected(request: Request) -> None:
     with contextlib.suppress(ClientDisconnect):
         while not await request.is_disconnected():
             await asyncio.sleep(0.25)
+
+
+async def _back(workflow: ActorRef, deadline_s: float) -> bool:
+    """Wait until a workflow actor that died runs again; ``False`` if the deadline comes first."""
+    while time.monotonic() < deadline_s:
+        workflow.forget()
+        try:
+            await workflow.get().ready.remote()
+            return True
+        except (RayActorError, ValueError):
+            await asyncio.sleep(RESTART_POLL_S)
+    return False
 
 
 def _withdraw(workflow: ActorRef, query: Query) -> None:

@@ -1,0 +1,96 @@
+"""Engines are never handed more than they hold, and the death of an actor loses no query."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from actors.names import NAMESPACE, ActorNames
+from runtime.config import parse_config
+from tests.live import Deploy, counters, engines_idle, eventually
+
+SLOTS = 3
+QUERIES = 40
+
+
+def args(**changes: Any) -> dict[str, Any]:
+    """One model with three slots, a quarter of a second a call."""
+    model = {
+        "name": "only",
+        "backend": "fake",
+        "context_tokens": 4096,
+        "max_output_tokens": 512,
+        "max_num_seqs": SLOTS,
+        "speed": {"prefill_tokens_per_s": 50_000, "token_s": 0.01},
+        "placement": {"num_cpus": 0.1},
+        "fake": {"answer_tokens": 25},
+    }
+    return {"version": 1, "models": [model], "default_budget_s": 120.0, **changes}
+
+
+def kill_9(name: str) -> None:
+    """Kill the process of a named actor."""
+    import ray
+
+    actor = ray.get_actor(name, namespace=NAMESPACE)
+    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+
+async def flood(url: str, meanwhile: Callable[[], None] | None = None) -> tuple[list[int], int]:
+    """Status codes of many chains at once, and the most calls that the engine ever held."""
+    most = 0
+    body = {"question": "What is 6 times 7?", "task": "math", "policy": "random"}
+
+    async with httpx.AsyncClient(timeout=150) as http:
+        posts = [
+            asyncio.create_task(http.post(f"{url}/v1/queries", json=body)) for _ in range(QUERIES)
+        ]
+        await asyncio.sleep(1.0)
+        if meanwhile is not None:
+            await asyncio.to_thread(meanwhile)
+        while not all(post.done() for post in posts):
+            model = (await http.get(f"{url}/v1/pool")).json()["models"][0]
+            if model.get("running") is not None:
+                most = max(most, model["running"] + model["waiting"])
+            await asyncio.sleep(0.05)
+        return [post.result().status_code for post in posts], most
+
+
+def test_an_engine_never_holds_more_than_its_slots(deploy: Deploy) -> None:
+    config = args()
+    url = deploy(config)
+    codes, most = asyncio.run(flood(url))
+    assert codes == [200] * QUERIES
+    assert most == SLOTS
+    eventually(lambda: set(counters(config).values()) == {0})
+    eventually(lambda: engines_idle(url))
+
+
+@pytest.mark.parametrize("part", ["scheduler", "monitor"])
+def test_a_killed_actor_comes_back_and_no_query_is_lost(deploy: Deploy, part: str) -> None:
+    config = args(default_budget_s=120.0 + len(part))
+    names = ActorNames(parse_config(config).digest)
+    name = names.monitor if part == "monitor" else names.scheduler("only")
+    url = deploy(config)
+    codes, most = asyncio.run(flood(url, lambda: kill_9(name)))
+    assert codes == [200] * QUERIES
+    assert most <= SLOTS
+    eventually(lambda: set(counters(config).values()) == {0}, within_s=30)
+    eventually(lambda: engines_idle(url), within_s=30)
+
+
+def test_a_killed_workflow_actor_is_replaced_and_its_queries_run_once_more(deploy: Deploy) -> None:
+    config = args(default_budget_s=140.0)
+    names = ActorNames(parse_config(config).digest)
+    url = deploy(config)
+    codes, most = asyncio.run(flood(url, lambda: kill_9(names.workflow(0))))
+    assert codes == [200] * QUERIES
+    assert most <= SLOTS
+    eventually(lambda: set(counters(config).values()) == {0}, within_s=30)
+    eventually(lambda: engines_idle(url), within_s=30)
