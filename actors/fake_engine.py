@@ -63,9 +63,12 @@ class FakeEngine:
         self._batch.add(sequence, began_s)
         self._arm()
         sent = 0
+        limit_s = math.inf if request.limit_s is None else began_s + request.limit_s
         try:
             while not sequence.done:
-                await sequence.news.wait()
+                if await self._cut(sequence, limit_s):
+                    reason = "length"
+                    break
                 sequence.news.clear()
                 if request.stream and sequence.generated > sent and not sequence.done:
                     piece = text[sent * TOKEN_CHARS : sequence.generated * TOKEN_CHARS]
@@ -74,13 +77,28 @@ class FakeEngine:
         finally:
             self._batch.remove(sequence, loop.time())
             self._arm()
+        given = sequence.target_tokens if sequence.done else sequence.generated
         yield EngineChunk(
-            text=text[sent * TOKEN_CHARS :],
+            text=text[sent * TOKEN_CHARS : given * TOKEN_CHARS],
             finish_reason=reason,
             prompt_tokens=sequence.prompt_tokens,
-            completion_tokens=sequence.target_tokens,
+            completion_tokens=given,
             ttft_s=(sequence.first_token_s or began_s) - began_s,
         )
+
+    async def _cut(self, sequence: FakeSequence, limit_s: float) -> bool:
+        """Wait for news of ``sequence``; ``True`` if the limit came first and it has begun."""
+        loop = asyncio.get_running_loop()
+        wait_s = limit_s - loop.time()
+        if wait_s == math.inf or (wait_s <= 0 and not sequence.generated):
+            await sequence.news.wait()
+            return False
+        try:
+            await asyncio.wait_for(sequence.news.wait(), max(0.0, wait_s))
+        except TimeoutError:
+            self._batch.advance(loop.time())
+            return bool(sequence.generated) and not sequence.done
+        return False
 
     def _prepare(self, request: EngineRequest, now: float) -> tuple[str, FakeSequence, str]:
         """What will be said, the sequence that says it, and why it will end."""

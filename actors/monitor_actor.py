@@ -74,4 +74,3 @@ class MonitorActor:
             if now - self._last_ingress_s > ABANDONED_S:
                 end_actors(self._config)
             await asyncio.sleep(MIN_PUBLISH_S)
-

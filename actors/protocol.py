@@ -15,7 +15,8 @@ from runtime.types import Message, Sampling
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
     """One call. ``remaining_s`` is the budget left when it was sent; the replica anchors it on
-    its own clock to make the engine's priority. With ``stream`` off there is one chunk."""
+    its own clock to make the engine's priority. With ``stream`` off there is one chunk. After
+    ``limit_s`` the engine ends the answer where it is (``length``), if it has begun."""
 
     call_id: str
     messages: tuple[Message, ...]
@@ -23,6 +24,7 @@ class EngineRequest:
     remaining_s: float
     sampling: Sampling
     stream: bool
+    limit_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

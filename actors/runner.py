@@ -263,6 +263,7 @@ class QueryRunner:
             remaining_s=self._state.deadline_s - granted,
             sampling=call.sampling,
             stream=call.final and self._streaming,
+            limit_s=self._state.time_limit_at(call.call_id, granted),
         )
         response = self._services.engines[call.model].generate.remote(request)
         texts: list[str] = []

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import math
 import os
 import tempfile
 import time
@@ -77,18 +78,21 @@ class InfraMindLLMServer(LLMServer):
 
     async def _run(self, request: EngineRequest) -> AsyncIterator[EngineChunk]:
         answer = _Answer()
+        limit_s = math.inf if request.limit_s is None else request.limit_s
         emitted_s = started_s = time.monotonic()
         chat = chat_request(request, self._llm_config.model_id, started_s)
         try:
             async with contextlib.aclosing(self.engine.chat(chat)) as parts:
                 async for part in parts:
                     answer.feed(part, time.monotonic() - started_s)
+                    if time.monotonic() - started_s >= limit_s and answer.cut():
+                        break
                     if request.stream and time.monotonic() - emitted_s >= STREAM_GAP_S:
                         emitted_s = time.monotonic()
                         if text := answer.take():
                             yield EngineChunk(text)
         finally:
-            if answer.finish_reason is None:
+            if not answer.ended:
                 await self._abort(request.call_id)
         yield answer.last_chunk()
 
@@ -107,7 +111,9 @@ class _Answer:
     """Collects what vLLM streams: server-sent events of OpenAI's chat completion."""
 
     def __init__(self) -> None:
-        self.finish_reason: str | None = None
+        self.ended = False
+        self._finish_reason: str | None = None
+        self._began = False
         self._pending: list[str] = []
         self._ttft_s: float | None = None
         self._usage: dict[str, Any] = {}
@@ -123,8 +129,17 @@ class _Answer:
                 self._ttft_s = after_s
             self._usage = event.get("usage") or self._usage
             for choice in event.get("choices", ()):
-                self._pending.append(choice["delta"].get("content") or "")
-                self.finish_reason = choice.get("finish_reason") or self.finish_reason
+                text = choice["delta"].get("content") or ""
+                self._began = self._began or bool(text)
+                self._pending.append(text)
+                self._finish_reason = choice.get("finish_reason") or self._finish_reason
+                self.ended = self._finish_reason is not None
+
+    def cut(self) -> bool:
+        """End the answer where it is; ``False`` while there is nothing to end."""
+        if self._began and self._finish_reason is None:
+            self._finish_reason = "length"
+        return self._began
 
     def take(self) -> str:
         """The text since the last ``take``."""
@@ -134,11 +149,11 @@ class _Answer:
 
     def last_chunk(self) -> EngineChunk:
         """The end of the answer; raises RuntimeError when the engine did not reach one."""
-        if self.finish_reason not in ("stop", "length"):
-            raise RuntimeError(f"the engine ended the call: {self.finish_reason}")
+        if self._finish_reason not in ("stop", "length"):
+            raise RuntimeError(f"the engine ended the call: {self._finish_reason}")
         return EngineChunk(
             text=self.take(),
-            finish_reason=self.finish_reason,
+            finish_reason=self._finish_reason,
             prompt_tokens=self._usage.get("prompt_tokens"),
             completion_tokens=self._usage.get("completion_tokens"),
             ttft_s=self._ttft_s,
@@ -183,7 +198,8 @@ def chat_request(request: EngineRequest, model: str, now: float) -> ChatCompleti
         priority=engine_priority(now + request.remaining_s),
         request_id=request.call_id,
         stream=True,
-        stream_options={"include_usage": True},
+        # Usage in every part, so that an answer that is cut has its count, too.
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
         **{key: value for key, value in optional.items() if value is not None},
     )
 

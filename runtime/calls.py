@@ -57,17 +57,21 @@ def build_call(
     )
 
 
+def share_s(left_s: float, steps_after: int, service_s: float) -> float:
+    """Seconds of a budget that a step may take.
+
+    What the steps after it leave (``service_s`` each), at least its even share.
+    """
+    left_s = max(0.0, left_s)
+    return max(left_s - steps_after * service_s, left_s / (1 + steps_after))
+
+
 def tokens_in(
     left_s: float, steps_after: int, service_s: float, prompt_tokens: int, speed: Speed
 ) -> int:
-    """Output tokens that the budget allows a step; 0 when it cannot give one in time.
-
-    A step may take what the steps after it leave (``service_s`` each), at least its even share.
-    """
-    left_s = max(0.0, left_s)
-    share_s = max(left_s - steps_after * service_s, left_s / (1 + steps_after))
+    """Output tokens that the budget allows a step; 0 when it cannot give one in time."""
     return affordable_tokens(
-        share_s,
+        share_s(left_s, steps_after, service_s),
         prompt_tokens=prompt_tokens,
         prefill_tokens_per_s=speed.prefill_tokens_per_s,
         tpot_s=speed.tpot_s,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from runtime.answers import canonical, plurality
-from runtime.calls import build_call, tokens_in
+from runtime.calls import build_call, share_s, tokens_in
 from runtime.config import AppConfig
 from runtime.errors import (
     ConfigError,
@@ -58,6 +58,9 @@ from runtime.types import (
     Topology,
     Wait,
 )
+
+WAY_BACK_S = 0.3
+"""Time for an answer to come back from an engine on a busy machine."""
 
 
 class WorkflowState:
@@ -140,6 +143,17 @@ class WorkflowState:
         left_s, after = self.deadline_s - now, self._paths[call.step_id]
         allowed = tokens_in(left_s, after, call.service_s or 0.0, call.prompt_tokens, speed)
         return min(call.max_tokens, allowed)
+
+    def time_limit_at(self, call_id: str, now: float) -> float | None:
+        """Seconds after which the engine should end the answer where it is, if it starts at
+        ``now``: the step's share of a hard budget, less what the way back may take."""
+        if not self.hard:
+            return None
+        call = self.steps[self._calls[call_id]].call
+        assert call is not None
+        left_s, after = self.deadline_s - now, self._paths[call.step_id]
+        share = share_s(left_s, after, call.service_s or 0.0)
+        return share - min(WAY_BACK_S, share / 10)
 
     # --- events ------------------------------------------------------------------------------
 

@@ -413,6 +413,18 @@ def test_a_stream_that_runs_out_of_time_ends_with_what_it_gave(deploy: Deploy) -
     assert '"finish_reason": "length"' in text or '"finish_reason": "stop"' in text
 
 
+def test_a_slow_engine_ends_its_answer_in_time(deploy: Deploy) -> None:
+    """Four times slower than its speed: the token cap alone would be late."""
+    slow = model_args("slow", speed={"prefill_tokens_per_s": 50_000, "token_s": 0.01},
+                      fake={"answer_tokens": 500, "speedup": 0.25})  # fmt: skip
+    url = deploy({**POOL, "models": [slow], "quality": {}, "policy": {"name": "fixed"}})
+    body = {"question": "Tell me a story.", "task": "general", "budget_s": 4}
+    answer = httpx.post(f"{url}/v1/queries", json=body, timeout=60).json()
+    assert (answer["status"], answer["finish_reason"]) == ("ok", "length")
+    assert answer["text"]
+    assert 0 < answer["budget_left_s"] < 2
+
+
 # --- faults of the engine --------------------------------------------------------------------
 
 

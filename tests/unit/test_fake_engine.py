@@ -34,8 +34,9 @@ def make_sequence(arrival, *, priority=0, prompt=100, target=10, **more):
 def make_request(call_id="c1", *, text="Why?", max_tokens=256, remaining_s=60.0, **more):
     sampling = more.pop("sampling", Sampling())
     stream = more.pop("stream", False)
+    messages = (Message("user", text),)
     return EngineRequest(
-        call_id, (Message("user", text),), max_tokens, remaining_s, sampling, stream
+        call_id, messages, max_tokens, remaining_s, sampling, stream, more.pop("limit_s", None)
     )
 
 
@@ -372,3 +373,28 @@ def test_a_larger_cap_gives_a_longer_answer():
     lengths = [len(answer_text("m", question, 120, cap)) for cap in (256, 768, 2048)]
     assert lengths == sorted(set(lengths))
     assert 0.7 * 120 * 4 <= lengths[1] <= 1.3 * 120 * 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_at_its_time_limit_an_answer_ends_where_it_is(stream):
+    engine = FakeEngine(make_model(fake={"answer_tokens": 200}))
+    whole = 200 * 0.011
+    chunks = await collect(engine, make_request(limit_s=whole / 4, stream=stream))
+    assert chunks[-1].finish_reason == "length"
+    assert 0 < chunks[-1].completion_tokens < 150
+    assert "".join(c.text for c in chunks)
+    assert counts(engine) == (0, 0, 0.0)
+
+
+async def test_a_limit_that_is_far_away_changes_nothing():
+    engine = FakeEngine(make_model(fake={"answer_tokens": 5}))
+    chunks = await collect(engine, make_request(limit_s=60.0))
+    assert chunks[-1].finish_reason == "stop"
+
+
+async def test_a_call_that_hangs_is_not_ended_by_its_limit():
+    engine = FakeEngine(make_model(fake={"faults": {"hang_rate": 1.0}}))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await collect(engine, make_request(limit_s=0.05))
+    assert counts(engine) == (0, 0, 0.0)

@@ -287,6 +287,17 @@ def test_a_hard_deadline_caps_the_tokens_at_what_the_budget_allows(config: AppCo
     assert driver.state.max_tokens_at(call.call_id, driver.now + 2.5) == 0
 
 
+def test_an_engine_is_told_to_end_within_the_steps_share(config: AppConfig) -> None:
+    driver = start(config, Topology.CHAIN, 2, budget_s=9.0)
+    driver.route(0)
+    limit_s = driver.state.time_limit_at(driver.calls[0].call_id, driver.now)
+    assert limit_s is not None
+    assert 2.0 < limit_s < 9.0
+    soft = start(config, Topology.IO, deadline_kind=DeadlineKind.SOFT)
+    soft.route(0)
+    assert soft.state.time_limit_at(soft.calls[0].call_id, soft.now) is None
+
+
 def test_steps_that_must_follow_get_their_share_of_the_budget(config: AppConfig) -> None:
     driver = start(config, Topology.CHAIN, 2, budget_s=6.0)
     driver.route(0)

@@ -56,9 +56,13 @@ pytestmark = [
 SLOTS = 2
 
 
-def make_request(call_id, text, *, max_tokens=24, remaining_s=60.0, stream=False, **sampling):
+def make_request(
+    call_id, text, *, max_tokens=24, remaining_s=60.0, stream=False, limit_s=None, **sampling
+):
     messages = (Message("user", text),)
-    return EngineRequest(call_id, messages, max_tokens, remaining_s, Sampling(**sampling), stream)
+    return EngineRequest(
+        call_id, messages, max_tokens, remaining_s, Sampling(**sampling), stream, limit_s
+    )
 
 
 # The parts.
@@ -383,6 +387,20 @@ def test_an_answer_comes(pool):
 def test_the_cap_holds(pool):
     (chunk,) = pool.ask("a2", "Tell me a long story.", max_tokens=5)
     assert (chunk.finish_reason, chunk.completion_tokens) == ("length", 5)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_at_its_time_limit_an_answer_ends_where_it_is_and_the_engine_is_free(pool, stream):
+    began_s = time.monotonic()
+    asked = {"max_tokens": 1000, "limit_s": 3.0, "stream": stream}
+    *_, last = chunks = pool.ask(f"l{stream}", "Tell me a very long story.", **asked)
+    assert time.monotonic() - began_s < 30
+    assert last.finish_reason == "length"
+    assert 0 < last.completion_tokens < 1000
+    assert "".join(chunk.text for chunk in chunks)
+    pool.reports()  # those from before
+    gone = pool.wait_for(lambda r: r.running == 0, timeout_s=10)
+    assert (gone.waiting, gone.calls) == (0, ())
 
 
 def test_a_stream_brings_the_same_text_in_pieces(pool):
