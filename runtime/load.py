@@ -85,17 +85,13 @@ class LocalLoad:
     def num_in_flight(self) -> int:
         return sum(len(calls) for calls in self._sent.values())
 
-    @property
-    def snapshot(self) -> PoolTelemetry | None:
-        return self._snapshot
-
     def update(self, snapshot: PoolTelemetry, now: float) -> None:
         """Take a newer snapshot, received at ``now``."""
         self._snapshot = snapshot
         self._received_s = now
-        horizon = now - self._config.telemetry.gone_after_s
         for model, ended in self._ended.items():
-            self._ended[model] = [pair for pair in ended if pair[1] >= horizon]
+            as_of = self._as_of(snapshot.models.get(model))
+            self._ended[model] = [pair for pair in ended if pair[1] > as_of]
 
     def sent(self, call_id: str, model: str, now: float) -> None:
         """A call was sent towards ``model``'s queue."""
@@ -140,10 +136,15 @@ class LocalLoad:
         # A call that runs holds a lease: take the larger count of the two, never their sum.
         engine = (load.running or 0) + (load.waiting or 0)
         counted = max(engine, load.leased or 0) + (load.backlog or 0)
-        as_of = self._received_s - (load.age_s or 0.0)
+        as_of = self._as_of(load)
         unseen = sum(1 for _ in takewhile(lambda at: at > as_of, reversed(own.values())))
         gone = sum(sent <= as_of < ended for sent, ended in self._ended[model])
         return max(counted - gone, len(own) - unseen, 0) + unseen
+
+    def _as_of(self, load: ModelLoad | None) -> float:
+        """When the figures of ``load`` were taken, on this process's clock."""
+        age_s = load.age_s if load else None
+        return self._received_s - (age_s or 0.0)
 
 
 def predict_speed(config: ModelConfig, load: ModelLoad | None, in_system: int, slots: int) -> Speed:
