@@ -203,13 +203,17 @@ class QueryRunner:
         if step.kind is StepKind.DIRECT:
             self._emit(Started(Topology.IO))
         self._emit(StepStarted(call.step_id, step.role, call.model, call.strategy))
-        self._tasks[call.call_id] = asyncio.create_task(self._run_call(call))
+        task = self._tasks[call.call_id] = asyncio.create_task(self._run_call(call))
+        # Also here: a task that is cancelled before it began runs none of its own code.
+        task.add_done_callback(lambda _: self._ended(call))
+
+    def _ended(self, call: Call) -> None:
+        """The call no longer counts as load; saying it twice is harmless."""
+        self._services.load.ended(call.call_id, call.model, time.monotonic())
 
     async def _run_call(self, call: Call) -> None:
-        try:
-            event = await self._attempt(call)
-        finally:
-            self._services.load.ended(call.call_id, call.model, time.monotonic())
+        event = await self._attempt(call)
+        self._ended(call)
         self._tasks.pop(call.call_id, None)
         self._events.put_nowait(event)
 

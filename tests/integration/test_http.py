@@ -323,6 +323,20 @@ def test_a_disconnect_aborts_every_call_and_counters_return_to_zero(
     eventually(lambda: engines_idle(url))
 
 
+def test_calls_that_a_limit_cancels_before_they_began_are_not_counted_for_ever(
+    deploy: Deploy,
+) -> None:
+    args = {**POOL, "limits": {"max_tokens_per_query": 1600}, "policy": {
+        "name": "fixed", "options": {"topology": "Debate", "agents": 4}}}  # fmt: skip
+    url = deploy(args)
+    body = {"question": "What is 6 times 7?", "task": "math"}
+    for _ in range(3):
+        answer = httpx.post(f"{url}/v1/queries", json=body, timeout=60).json()
+        assert answer["error"]["code"] == "limit_exceeded"
+    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: engines_idle(url))
+
+
 # --- deadlines and order ---------------------------------------------------------------------
 
 
