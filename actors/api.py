@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -12,13 +13,25 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from runtime.config import AppConfig
-from runtime.errors import BadBudget, RequestError, UnknownModel, UnsupportedParameter
+from runtime.errors import (
+    BadBudget,
+    ContextExceeded,
+    RequestError,
+    UnknownModel,
+    UnsupportedParameter,
+)
 from runtime.types import DeadlineKind, Message, Query, Sampling, TaskKind
 
 BUDGET_HEADER = "x-inframind-budget-ms"
 OWN_MODEL = "inframind"
 
+MAX_CHARS_PER_TOKEN = 16
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+
+
+TokenCap = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+StopText = Annotated[str, Field(min_length=1)]
 
 
 class _Body(BaseModel):
@@ -65,10 +78,10 @@ class ChatRequest(_Body):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    stop: str | list[str] | None = None
+    seed: Seed | None = None
+    max_tokens: TokenCap | None = None
+    max_completion_tokens: TokenCap | None = None
+    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
     n: Literal[1] | None = None
     response_format: ResponseFormat | None = None
     user: str | None = None
@@ -91,8 +104,8 @@ class QueryRequest(_Body):
     task: Literal["math", "code", "knowledge", "general"] | None = None
     policy: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    seed: int | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: Seed | None = None
+    max_tokens: TokenCap | None = None
 
 
 _NOT_SERVED = frozenset(
@@ -131,6 +144,8 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
         raise RequestError("the body must be a JSON object")
+    if b"\\ud" in raw.lower():
+        _check_unicode(data)
     for name in sorted(_NOT_SERVED & data.keys()):
         value = data.pop(name)
         if value is not None and (name not in _NEUTRAL or value != _NEUTRAL[name]):
@@ -142,6 +157,14 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
         path = ".".join(str(part) for part in item["loc"])
         unknown = item["type"] == "extra_forbidden"
         raise RequestError(f"{path}: {'unknown field' if unknown else item['msg']}", path) from None
+
+
+def _check_unicode(data: Any) -> None:
+    """Refuse halves of surrogate pairs, which JSON can spell and no text can hold."""
+    try:
+        json.dumps(data, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        raise RequestError("a text is not valid Unicode (a lone surrogate)") from None
 
 
 def _no_constant(name: str) -> Any:
@@ -167,7 +190,9 @@ def budget_s(headers: Mapping[str, str], body: Any, config: AppConfig) -> float:
         given.append(float(text) / 1000.0)
     if body is not None:
         number = isinstance(body, int | float) and not isinstance(body, bool)
-        if not number or not math.isfinite(float(body)) or body <= 0:
+        if number:
+            body = min(body, sys.float_info.max)  # an integer may be larger than any float
+        if not number or not math.isfinite(body) or body <= 0:
             raise BadBudget(
                 f"budget_s must be a positive finite number of seconds, not {str(body)[:40]!r}",
                 "budget_s",
@@ -235,6 +260,24 @@ def _deadline(given: str | None, config: AppConfig) -> DeadlineKind:
     if given is not None:
         return DeadlineKind(given)
     return DeadlineKind.HARD if config.at_deadline == "finish" else DeadlineKind.SOFT
+
+
+def check_size(query: Query, config: AppConfig) -> None:
+    """Refuse what is longer than every context, by a bound so low that no tokenizer beats it.
+
+    Counting tokens of a very long text takes long; this keeps it off the event loops.
+    """
+    texts = [
+        query.question,
+        *query.choices,
+        *(m.content for m in query.context if m.role == "system"),
+    ]
+    least = max(len(text) for text in texts) // MAX_CHARS_PER_TOKEN
+    largest = max(model.context_tokens for model in config.models)
+    if least > largest:
+        raise ContextExceeded(
+            f"the prompt has more than {least} tokens, the largest context is {largest}", "messages"
+        )
 
 
 def _split(messages: list[ChatMessage]) -> tuple[tuple[Message, ...], str]:

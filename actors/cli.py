@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import signal
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from actors.client import DEFAULT_URL, ApiError, Client
 from actors.demo import run_demo
@@ -31,7 +33,9 @@ app.add_typer(models_app, name="models")
 console = Console(file=sys.stdout)  # this stream, also while Ray's chatter is redirected
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="A Serve config file.")]
-Port = Annotated[int | None, typer.Option(help="HTTP port instead of the file's.")]
+Port = Annotated[
+    int | None, typer.Option(help="HTTP port instead of the file's.", min=1, max=65535)
+]
 Url = Annotated[str, typer.Option(help="Where the pool listens.", envvar="INFRAMIND_URL")]
 LOCAL = Path("serve_configs/local.yaml")
 
@@ -61,6 +65,8 @@ def ask(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Ask one question and show how it was answered."""
+    if budget is not None and not math.isfinite(budget):
+        _fail("--budget must be a finite number of seconds")
     body: dict[str, Any] = {"question": question}
     optional = {"budget_s": budget, "task": task, "policy": policy}
     body.update({k: v for k, v in optional.items() if v is not None})
@@ -112,8 +118,8 @@ def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
                 url = stack.enter_context(running_pool(file, port, status.update))
             except KeyboardInterrupt:
                 _fail("stopped while starting")
-            except (InfraMindError, RuntimeError) as error:
-                _fail(str(error))
+            except Exception as error:  # Ray raises many kinds when it cannot start
+                _fail(str(error) or type(error).__name__)
         # Only now: Ray puts its own handler there when it starts.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield url
@@ -127,7 +133,7 @@ def _read(path: Path) -> ServeFile:
 
 
 def _fail(message: str) -> NoReturn:
-    Console(stderr=True).print(f"[red]error:[/red] {message}", highlight=False)
+    Console(stderr=True).print("[red]error:[/red]", escape(message), highlight=False)
     raise typer.Exit(1)
 
 

@@ -18,7 +18,7 @@ class Client:
     """Calls one server; each method raises ``ApiError`` with a message for people."""
 
     def __init__(self, url: str = DEFAULT_URL) -> None:
-        self._url = url.rstrip("/")
+        self._url = url.rstrip("/").removesuffix("/v1")
 
     def ask(self, body: dict[str, Any]) -> dict[str, Any]:
         """``POST /v1/queries``: the answer with its trace, also where that is an error."""
@@ -45,7 +45,7 @@ class Client:
             data: dict[str, Any] = response.json()
         except httpx.TimeoutException:
             raise ApiError(f"{self._url} did not answer within {timeout:.0f} s") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ApiError(
                 f"cannot reach {self._url} ({error}); start a pool with `inframind serve`"
             ) from None

@@ -22,7 +22,10 @@ _SUM = re.compile(rf"(?<![\w.])-?{_NUMBER}(?:(?:\s*[+*x×]\s*|\s+[-/÷−]\s+){_
 _TERM = re.compile(rf"\s*([-+*/x×÷−]?)\s*({_NUMBER})")
 _OPTION = re.compile(r"^\s*\(?([A-Z])[).:]\s+\S.*$", re.MULTILINE)
 _DEF = re.compile(r"\bdef (\w+)\s*\(")
-_FILLER = " Filler of a fake engine, step {0}."
+# No digits: nothing in a fake text but its `Answer:` line may be taken for an answer.
+_OPENING = "[fake engine]"
+_FILLER = " Filler of a fake engine."
+_NO_ANSWER = "\nThe fake engine has no answer to this."
 
 
 def count_prompt_tokens(messages: Sequence[Message]) -> int:
@@ -51,32 +54,27 @@ def _question(messages: Sequence[Message]) -> str:
 
 def _shape(model: str, question: str, messages: Sequence[Message]) -> Callable[[int], str]:
     """The function that writes the answer with about a given number of characters."""
-    opening = f"[fake {model}]"
     system = "".join(m.content for m in messages if m.role == "system")
     if (name := _DEF.search(question)) or "```python" in system:
-        return lambda size: _code(opening, name[1] if name else "solution", size)
+        return lambda size: _code(name[1] if name else "solution", size)
     if len(options := [m[1] for m in _OPTION.finditer(question)]) >= 2:
         listed = "".join(m[0] for m in _OPTION.finditer(question))
         answer = options[_draw(model, listed, len(options))]
     elif (value := evaluate(question)) is not None:
         answer = value
     else:
-        said = " ".join(question.split())[:60]
-        return lambda size: _padded(f'{opening} A made-up answer to "{said}".', "", size)
-    return lambda size: _padded(f"{opening} A made-up derivation.", f"\nAnswer: {answer}", size)
+        return lambda size: _padded(f"{_OPENING} A made-up text.", _NO_ANSWER, size)
+    return lambda size: _padded(f"{_OPENING} A made-up derivation.", f"\nAnswer: {answer}", size)
 
 
 def _padded(head: str, tail: str, size: int) -> str:
-    step = 1
-    while len(head) + len(tail) + len(_FILLER) // 2 <= size:
-        head += _FILLER.format(step)
-        step += 1
-    return head + tail
+    room = size - len(head) - len(tail) + len(_FILLER) // 2
+    return head + _FILLER * max(0, room // len(_FILLER)) + tail
 
 
-def _code(opening: str, name: str, size: int) -> str:
-    body = _padded(f"{opening} A stub.", "", size - 80)
-    return f"{body}\n```python\n# {opening}\ndef {name}(*args):\n    return None\n```"
+def _code(name: str, size: int) -> str:
+    body = _padded(f"{_OPENING} A stub.", "", size - 80)
+    return f"{body}\n```python\n# {_OPENING}\ndef {name}(*args):\n    return None\n```"
 
 
 def _draw(model: str, text: str, n: int) -> int:

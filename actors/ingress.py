@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from ray.exceptions import RayActorError, RayError
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from actors import wire
 from actors.api import (
@@ -20,6 +23,7 @@ from actors.api import (
     ChatRequest,
     QueryRequest,
     chat_query,
+    check_size,
     native_query,
     parse_body,
 )
@@ -37,7 +41,9 @@ KEEP_ALIVE_S = 10.0
 RESTART_POLL_S = 0.2
 UNHEALTHY_AFTER_S = 30.0
 
-api = FastAPI(title="InfraMind", docs_url=None, redoc_url=None)
+logger = logging.getLogger(__name__)
+
+api = FastAPI(title="InfraMind", docs_url=None, redoc_url=None, openapi_url=None)
 
 
 class Ingress:
@@ -64,7 +70,7 @@ class Ingress:
         try:
             body = parse_body(await self._read(request), ChatRequest)
             query = chat_query(body, request.headers, self._config)
-            self._check_policy(query)
+            self._check(query)
         except InfraMindError as error:
             return _refusal(error)
         if body.stream:
@@ -84,7 +90,7 @@ class Ingress:
         try:
             body = parse_body(await self._read(request), QueryRequest)
             query = native_query(body, request.headers, self._config)
-            self._check_policy(query)
+            self._check(query)
         except InfraMindError as error:
             return _refusal(error)
         answer = await self._run(request, query, arrival_s)
@@ -131,7 +137,9 @@ class Ingress:
                 raise BodyTooLarge(f"the body is larger than {most} bytes")
         return bytes(body)
 
-    def _check_policy(self, query: Query) -> None:
+    def _check(self, query: Query) -> None:
+        """What the pool cannot serve at all; raises ``RequestError``."""
+        check_size(query, self._config)
         if query.policy is not None:
             try:
                 make_policy(self._config, query.policy)
@@ -181,12 +189,9 @@ class Ingress:
         if isinstance(first, Answer):
             return _failure(first)
         topology = first.topology if isinstance(first, Started) else None
-        events = self._events(workflow, query, model, usage, items)
-        return StreamingResponse(
-            events,
-            media_type="text/event-stream",
-            headers={**wire.start_headers(query, topology), "cache-control": "no-cache"},
-        )
+        events = self._events(query, model, usage, items)
+        headers = {**wire.start_headers(query, topology), "cache-control": "no-cache"}
+        return EventStream(events, lambda: _withdraw(workflow, query), headers)
 
     async def _items(
         self, workflow: ActorRef, query: Query, arrival_s: float
@@ -211,35 +216,24 @@ class Ingress:
                     return
 
     async def _events(
-        self,
-        workflow: ActorRef,
-        query: Query,
-        model: str,
-        usage: bool,
-        items: AsyncIterator[Progress],
+        self, query: Query, model: str, usage: bool, items: AsyncIterator[Progress]
     ) -> AsyncIterator[str]:
         writer = wire.ChunkWriter(query.query_id, model)
         sent_text = False
-        finished = False
-        try:
-            yield writer.first()
-            async for item in _with_keep_alive(items):
-                if item is None:
-                    yield wire.comment("still working")
-                elif isinstance(item, StepStarted):
-                    yield wire.comment(
-                        f"step {item.step_id}: {item.role} on {item.model}, {item.strategy}"
-                    )
-                elif isinstance(item, Delta):
-                    sent_text = True
-                    yield writer.delta(item.text)
-                elif isinstance(item, Answer):
-                    finished = True
-                    for event in _closing(writer, item, sent_text, usage):
-                        yield event
-        finally:
-            if not finished:
-                _withdraw(workflow, query)
+        yield writer.first()
+        async for item in _with_keep_alive(items):
+            if item is None:
+                yield wire.comment("still working")
+            elif isinstance(item, StepStarted):
+                yield wire.comment(
+                    f"step {item.step_id}: {item.role} on {item.model}, {item.strategy}"
+                )
+            elif isinstance(item, Delta):
+                sent_text = True
+                yield writer.delta(item.text)
+            elif isinstance(item, Answer):
+                for event in _closing(writer, item, sent_text, usage):
+                    yield event
 
     async def _follow_telemetry(self) -> None:
         """Keep the newest snapshot; being asked also tells the monitor that this app lives."""
@@ -252,6 +246,37 @@ class Ingress:
             except (RayError, ValueError):
                 self._monitor.forget()
             await asyncio.sleep(0.2)
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; ``on_end`` runs however it ends, also before the first event."""
+
+    def __init__(
+        self, events: AsyncIterator[str], on_end: Callable[[], None], headers: dict[str, str]
+    ) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+@api.exception_handler(HTTPException)
+async def _http_error(_: Request, error: HTTPException) -> Response:
+    """Unknown paths and methods, in the form of every other error."""
+    body = wire.error_object("invalid_request", str(error.detail))
+    return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+
+@api.exception_handler(Exception)
+async def _unexpected(_: Request, error: Exception) -> Response:
+    """A fault of ours, in the form of every other error."""
+    logger.error("unexpected error", exc_info=error)
+    body = wire.error_object("internal_error", f"internal error: {type(error).__name__}")
+    return JSONResponse(body, status_code=500)
 
 
 def _closing(writer: wire.ChunkWriter, answer: Answer, sent_text: bool, usage: bool) -> list[str]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import AsyncIterator
 
 from ray.exceptions import RayActorError, RayError
 
 from actors.names import ActorNames, ActorRef
-from runtime.events import Acquire, Drop, Grant, Refuse
+from runtime.events import Acquire, Drop, Grant, Lost, Refuse
 
 FAIL_OPEN_S = 1.0
 RETRY_S = 0.05
@@ -58,24 +59,21 @@ class LeaseBook:
                     scheduler.get().cancel.remote(request.call_id)
 
     async def _acquire(self, scheduler: ActorRef, request: Acquire) -> Grant | Drop | Refuse | None:
-        """Ask until there is a verdict; idempotent on the call id, so asking again is safe."""
+        """Ask until there is a verdict; idempotent on the call id, so asking again is safe.
+
+        ``Lost``: the scheduler had given this holder up, wrongly, and forgotten the call.
+        """
         started = time.monotonic()
         failing_since: float | None = None
         while True:
             try:
                 asked = time.monotonic()
                 left = request.remaining_s - (asked - started)
-                verdict: Grant | Drop | Refuse | None = await scheduler.get().acquire.remote(
-                    Acquire(
-                        request.call_id,
-                        request.holder,
-                        left,
-                        request.service_s,
-                        request.path_s,
-                        request.hard,
-                    )
-                )
-                return verdict
+                ask = dataclasses.replace(request, remaining_s=left)
+                verdict = await scheduler.get().acquire.remote(ask)
+                failing_since = None
+                if not isinstance(verdict, Lost):
+                    return verdict
             except (RayActorError, ValueError):
                 scheduler.forget()
                 failing_since = failing_since or asked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import logging
 import os
@@ -19,10 +20,12 @@ from typing import Any
 import yaml
 
 from actors.client import Client
+from actors.models import resolve_source
 from runtime.config import AppConfig, parse_config
 from runtime.errors import ConfigError
 
 READY_TIMEOUT_S = 60.0
+IMPORT_PATH = "actors.app:build"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +52,25 @@ def read_serve_file(path: Path) -> ServeFile:
         data = yaml.safe_load(path.read_text())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     applications = data.get("applications") if isinstance(data, dict) else None
     if not isinstance(applications, list) or len(applications) != 1:
         raise ConfigError(f"{path}: must have `applications:` with exactly one application")
-    app = applications[0]
-    http = data.get("http_options") or {}
-    args = app.get("args") or {}
+    app, http = applications[0], data.get("http_options") or {}
+    if not isinstance(app, dict) or not isinstance(http, dict):
+        raise ConfigError(f"{path}: the application and `http_options:` must be mappings")
+    if app.get("import_path") != IMPORT_PATH:
+        raise ConfigError(f"{path}: applications.0.import_path must be {IMPORT_PATH!r}")
+    args, port = app.get("args") or {}, http.get("port", 8000)
+    if not isinstance(port, int) or not 0 < port < 65536:
+        raise ConfigError(f"{path}: http_options.port must be 1 to 65535, not {port!r}")
     return ServeFile(
         path=path,
         name=app.get("name", "inframind"),
         route_prefix=app.get("route_prefix", "/"),
         host=http.get("host", "127.0.0.1"),
-        port=int(http.get("port", 8000)),
+        port=port,
         args=args,
         config=parse_config(args, f"{path}: applications.0.args"),
     )
@@ -77,10 +85,11 @@ def running_pool(
     ``tell`` receives what is being waited for, about once a second.
 
     Raises:
-        ConfigError: the port is taken.
+        ConfigError: the port is taken, or what a model needs is not installed or prepared.
         RuntimeError: the application did not come up; the message holds Serve's reason.
     """
     port = port or file.port
+    _check_needs(file.config)
     _check_port(file.host, port)
     logging.disable(logging.WARNING)  # the engines' import chatter; replicas log to their files
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -89,7 +98,7 @@ def running_pool(
     from ray import serve
 
     temp = tempfile.mkdtemp(prefix="inframind-", dir="/tmp")
-    url = f"http://{file.host}:{port}"
+    url = f"http://{file.host}:{port}{file.route_prefix.rstrip('/')}"
     try:
         with _without_ray_chatter():
             tell("starting Ray")
@@ -141,6 +150,20 @@ def _cpus(config: AppConfig) -> float:
     """Logical CPUs: the machine's, or what the replicas ask for if that is more."""
     asked = sum(m.placement.num_cpus * m.replicas for m in config.models)
     return max(float(os.cpu_count() or 1), float(-(-asked // 1)) + 2)
+
+
+def _check_needs(config: AppConfig) -> None:
+    """Before Ray starts: vLLM where a model wants it, and the weights that are to be prepared."""
+    sources = [m.source or "" for m in config.models if m.backend == "vllm"]
+    if sources and importlib.util.find_spec("vllm") is None:
+        raise ConfigError(
+            "this pool needs vLLM, which is not installed: run `make install-vllm`; "
+            "serve_configs/fake.yaml works without"
+        )
+    if config.embedding.backend == "minilm":
+        sources.append(config.embedding.source)
+    for source in sources:
+        resolve_source(source)
 
 
 def _check_port(host: str, port: int) -> None:

@@ -202,7 +202,8 @@ class QueryRunner:
         step = self._state.steps[call.step_id].step
         if step.kind is StepKind.DIRECT:
             self._emit(Started(Topology.IO))
-        self._emit(StepStarted(call.step_id, step.role, call.model, call.strategy))
+        depth = "as sent" if step.kind is StepKind.DIRECT else call.strategy
+        self._emit(StepStarted(call.step_id, step.role, call.model, depth))
         task = self._tasks[call.call_id] = asyncio.create_task(self._run_call(call))
         # Also here: a task that is cancelled before it began runs none of its own code.
         task.add_done_callback(lambda _: self._ended(call))
@@ -243,7 +244,8 @@ class QueryRunner:
                 granted = time.monotonic()
                 max_tokens = self._state.max_tokens_at(call.call_id, granted)
                 if max_tokens < 1:
-                    return CallDropped(call.call_id)
+                    message = f"the time left allows no token on {call.model}"
+                    return CallFailed(call.call_id, FailureKind.TIME, message)
                 result = await self._generate(call, max_tokens, started, granted)
                 return CallDone(call.call_id, result)
         except EngineRefused as error:

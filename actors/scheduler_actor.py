@@ -23,6 +23,7 @@ from runtime.events import (
     Grant,
     HolderLost,
     LeaseId,
+    Lost,
     Refuse,
     Register,
     Release,
@@ -30,7 +31,7 @@ from runtime.events import (
 )
 from runtime.telemetry import ModelLoad
 
-Outcome = Grant | Drop | Refuse | None
+Outcome = Grant | Drop | Refuse | Lost | None
 
 
 class SchedulerActor:
@@ -74,9 +75,9 @@ class SchedulerActor:
         return await future
 
     async def release(self, lease: LeaseId, call_id: str) -> None:
-        """Give a lease back; one of an earlier incarnation is known here by its call."""
-        current = lease.epoch == self._state.epoch
-        self._apply(Release(lease) if current else Cancel(call_id))
+        """Give a lease back, also one that was registered anew under another number."""
+        self._apply(Release(lease))
+        self._apply(Cancel(call_id))
 
     async def cancel(self, call_id: str) -> None:
         """Withdraw a call, waiting or leased."""
@@ -87,11 +88,10 @@ class SchedulerActor:
         """A holder lives and runs ``calls``; returns the epoch.
 
         A restarted scheduler learns from it which leases are out; a holder that was given up
-        gets its leases back.
+        gets its leases back. For leases that are known it changes nothing.
         """
-        known = holder in self._holders
         self._holders[holder] = time.monotonic()
-        if not known and calls:
+        if calls:
             self._apply(Register(holder, calls))
         return self._state.epoch
 

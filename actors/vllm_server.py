@@ -80,7 +80,10 @@ class InfraMindLLMServer(LLMServer):
         answer = _Answer()
         limit_s = math.inf if request.limit_s is None else request.limit_s
         emitted_s = started_s = time.monotonic()
-        chat = chat_request(request, self._llm_config.model_id, started_s)
+        try:
+            chat = chat_request(request, self._llm_config.model_id, started_s)
+        except ValueError as error:  # pydantic's, of what the engine's own protocol refuses
+            raise EngineRefused("request", str(error)) from None
         try:
             async with contextlib.aclosing(self.engine.chat(chat)) as parts:
                 async for part in parts:

@@ -67,7 +67,7 @@ class Decider:
         needed = needed_tokens(state.parts(step_id, Strategy.DEEPTHINK))
         candidates = allowed_models(pool, needed, ask.excluded, query.direct_model)
         if not candidates:
-            return self._nobody(step_id, pool, ask, query)
+            return self._nobody(step_id, pool, ask, query, needed)
         if query.direct_model is not None:
             decision: Decision = Route(query.direct_model, Strategy.DEEPTHINK)
         else:
@@ -91,12 +91,14 @@ class Decider:
             )
         return Routed(step_id, decision, self._check(decision, candidates, ask))
 
-    def _nobody(self, step_id: int, pool: PoolView, ask: AskRoute, query: Query) -> Routed:
+    def _nobody(
+        self, step_id: int, pool: PoolView, ask: AskRoute, query: Query, needed: int
+    ) -> Routed:
         """Wait for a model that has no replica; where the prompt fits none, the largest says so."""
         left = [m for m in pool.models if m.name not in ask.excluded]
         if query.direct_model is not None:
             left = [m for m in left if m.name == query.direct_model]
-        if any(not m.available for m in left):
+        if any(not m.available and needed <= m.config.context_tokens for m in left):
             return Routed(step_id, Wait())
         largest = max(left, key=lambda m: m.config.context_tokens)
         return Routed(step_id, Route(largest.name, Strategy.FLASH), largest.speed)

@@ -24,6 +24,7 @@ from runtime.events import (
     Grant,
     HolderLost,
     LeaseId,
+    Lost,
     Refuse,
     Register,
     Release,
@@ -164,7 +165,7 @@ class DispatchState:
             case Register():
                 return [self._register(call, event.holder, now) for call in event.calls]
             case HolderLost():
-                self._lose(event.holder)
+                return self._lose(event.holder)
             case EngineCalls():
                 self._free_orphans(event.calls)
             case CapacityChanged():
@@ -230,14 +231,16 @@ class DispatchState:
         self._allowed = len(self._leases)
         return grant
 
-    def _lose(self, holder: str) -> None:
-        waiting = [entry.call_id for entry in self._queue if entry.holder == holder]
+    def _lose(self, holder: str) -> list[DispatchCommand]:
+        entries = sorted(self._queue, key=lambda entry: entry.arrival)
+        waiting = [entry.call_id for entry in entries if entry.holder == holder]
         for call_id in waiting:
             self._queue.remove(call_id)
         leased = {call for call, grant in self._leases.items() if grant.holder == holder}
         self.counters["lost_waiting"] += len(waiting)
         self.counters["orphaned"] += len(leased - self._orphans)
         self._orphans |= leased
+        return [Lost(call_id, holder) for call_id in waiting]
 
     def _free_orphans(self, running: frozenset[str]) -> None:
         for call_id in self._orphans - running:

@@ -44,6 +44,7 @@ class FailureKind(StrEnum):
     REFUSED = "refused"  # the backlog was full
     CONTEXT = "context"  # the engine found the prompt longer than its context
     REQUEST = "request"  # the engine found the request itself at fault; no retry helps
+    TIME = "time"  # the time left allows no token on this model
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,4 +249,12 @@ class Refuse:
     retry_after_s: float
 
 
-DispatchCommand = Grant | Drop | Refuse
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """``holder`` was given up while ``call_id`` waited; if it lives after all, it asks again."""
+
+    call_id: str
+    holder: str
+
+
+DispatchCommand = Grant | Drop | Refuse | Lost

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from string import ascii_uppercase
 
 from runtime.errors import ContextExceeded, RequestError
@@ -97,6 +98,7 @@ class FittedPrompt:
     shortened: bool
 
 
+@lru_cache(maxsize=64)
 def count_tokens(text: str) -> int:
     """An estimate of the tokens of ``text``, meant to lie above that of usual BPE tokenizers.
 

@@ -298,6 +298,8 @@ class WorkflowState:
                 error: InfraMindError = ContextExceeded(event.message, "messages")
             case FailureKind.REFUSED:
                 error = Overloaded(event.message, event.retry_after_s)
+            case FailureKind.TIME:
+                error = DeadlineExceeded(event.message)
             case FailureKind.MODEL:
                 error = NoModelAnswered(event.message)
         if event.streamed:  # what has left cannot be taken back, nor another answer follow it

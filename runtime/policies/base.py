@@ -17,7 +17,7 @@ from runtime.types import Plan, TaskKind
 class Options(BaseModel):
     """Options of a policy: unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ConfiguredPolicy(Policy):

@@ -54,6 +54,12 @@ class _OnePlan(ConfiguredPolicy):
                 f"there are {', '.join(sorted(TOPOLOGIES))}"
             )
 
+        if options.agents > config.limits.max_agents:
+            raise ConfigError(
+                f"policy {self.name}: agents is {options.agents}, "
+                f"limits.max_agents {config.limits.max_agents}"
+            )
+
     def plan(self, view: PlanView) -> Plan:
         allowed = self.options.topology in topologies_for(view.task)
         topology = self.options.topology if allowed else Topology.IO

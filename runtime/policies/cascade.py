@@ -21,7 +21,8 @@ class Cascade(ConfiguredPolicy):
 
     def plan(self, view: PlanView) -> Plan:
         if view.task in (TaskKind.MATH, TaskKind.KNOWLEDGE):
-            return make_plan(view.task, Topology.ADAPTIVE, 3)
+            agents = min(3, self.config.limits.max_agents)
+            return make_plan(view.task, Topology.ADAPTIVE, agents)
         return make_plan(view.task, Topology.IO, 1)
 
     def route(self, view: StepView) -> Decision:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field
 
 from runtime.config import AppConfig
+from runtime.errors import ConfigError
 from runtime.load import ModelView
 from runtime.policies.base import ConfiguredPolicy, Options, make_plan
 from runtime.policy import PlanView, StepView
@@ -87,6 +88,8 @@ class Greedy(ConfiguredPolicy):
         """The plans that may serve ``task``, with their number of calls and critical path."""
         plans = []
         for option in self.options.plans:
+            if option.topology not in TOPOLOGIES:
+                raise ConfigError(f"policy greedy: unknown topology {option.topology!r}")
             too_many = option.agents > self.config.limits.max_agents
             if too_many or option.topology not in topologies_for(task):
                 continue

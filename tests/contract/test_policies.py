@@ -118,6 +118,39 @@ def test_unknown_options_are_refused(config: AppConfig, name: str) -> None:
         make_policy(bad)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("fixed", {"agents": 6}, "max_agents"),
+        ("fixed", {"topology": "Ring"}, "Ring"),
+        ("greedy", {"plans": [{"topology": "Ring", "agents": 1, "gain": 0.1}]}, "Ring"),
+        ("greedy", {"price_idle": float("inf")}, "price_idle"),
+    ],
+)
+def test_options_that_can_never_work_are_refused_at_the_start(
+    config: AppConfig, name: str, options: dict[str, Any], told: str
+) -> None:
+    limits = config.limits.model_copy(update={"max_agents": 2})
+    settings = config.policy.model_copy(update={"name": name, "options": options})
+    with pytest.raises(ConfigError, match=told):
+        make_policy(config.model_copy(update={"policy": settings, "limits": limits}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_keep_to_the_most_agents(config: AppConfig, name: str) -> None:
+    few = config.model_copy(update={"limits": config.limits.model_copy(update={"max_agents": 1})})
+    for task in TaskKind:
+        query = Query("q1", "What is 6 times 7?", budget_s=500.0, task=task)
+        policy = make_policy(few, name)
+        assert play(few, policy, query, loaded(few, "idle"), "Answer: 42").status == "ok"
+
+
+def test_a_prompt_that_fits_no_model_does_not_wait_for_one_that_is_away(config: AppConfig) -> None:
+    query = Query("q1", "word " * 20_000, budget_s=500.0, task=TaskKind.MATH)
+    answer = play(config, make_policy(config), query, loaded(config, "one_left"), "Answer: 42")
+    assert answer.error_code == "context_length_exceeded"
+
+
 def test_an_unknown_policy_is_refused_with_the_known_ones(config: AppConfig) -> None:
     with pytest.raises(ConfigError, match="greedy"):
         make_policy(config, "greedyy")

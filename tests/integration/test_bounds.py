@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -34,12 +35,17 @@ def args(**changes: Any) -> dict[str, Any]:
     return {"version": 1, "models": [model], "default_budget_s": 120.0, **changes}
 
 
-def kill_9(name: str) -> None:
-    """Kill the process of a named actor."""
+def pid_of(name: str) -> int:
+    """The process of a named actor."""
     import ray
 
     actor = ray.get_actor(name, namespace=NAMESPACE)
-    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+    return int(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
+
+
+def kill_9(name: str) -> None:
+    """Kill the process of a named actor."""
+    os.kill(pid_of(name), signal.SIGKILL)
 
 
 async def flood(url: str, meanwhile: Callable[[], None] | None = None) -> tuple[list[int], int]:
@@ -79,6 +85,27 @@ def test_a_killed_actor_comes_back_and_no_query_is_lost(deploy: Deploy, part: st
     name = names.monitor if part == "monitor" else names.scheduler("only")
     url = deploy(config)
     codes, most = asyncio.run(flood(url, lambda: kill_9(name)))
+    assert codes == [200] * QUERIES
+    assert most <= SLOTS
+    eventually(lambda: set(counters(config).values()) == {0}, within_s=30)
+    eventually(lambda: engines_idle(url), within_s=30)
+
+
+def test_a_workflow_actor_that_stops_for_a_while_is_given_up_and_taken_back(
+    deploy: Deploy,
+) -> None:
+    """Its engine calls end meanwhile; afterwards every slot is free and every query answered."""
+    config = args(default_budget_s=150.0, telemetry={"holder_timeout_s": 1.5})
+    name = ActorNames(parse_config(config).digest).workflow(0)
+    url = deploy(config)
+
+    def pause() -> None:
+        pid = pid_of(name)
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(4.0)
+        os.kill(pid, signal.SIGCONT)
+
+    codes, most = asyncio.run(flood(url, pause))
     assert codes == [200] * QUERIES
     assert most <= SLOTS
     eventually(lambda: set(counters(config).values()) == {0}, within_s=30)

@@ -20,6 +20,7 @@ import yaml
 from actors.client import Client
 from tests.live import free_port
 
+APP = "name: x, import_path: 'actors.app:build'"
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -110,8 +111,12 @@ def test_no_server_is_a_clear_error() -> None:
     [
         ("applications: []", "exactly one application"),
         ("a: [", "not valid YAML"),
-        ("applications: [{name: x, args: {version: 1, modles: []}}]", "did you mean 'models'"),
-        ("applications: [{name: x, args: {version: 2, models: []}}]", "version"),
+        (f"applications: [{{{APP}, args: {{version: 1, modles: []}}}}]", "did you mean 'models'"),
+        (f"applications: [{{{APP}, args: {{version: 2, models: []}}}}]", "version"),
+        ("applications: [{import_paths: x}]", "import_path"),
+        ("applications: [null]", "must be mappings"),
+        ("{applications: [{a: 1}], http_options: 5}", "must be mappings"),
+        (f"{{applications: [{{{APP}}}], http_options: {{port: abc}}}}", "port"),
     ],
 )
 def test_a_bad_config_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:

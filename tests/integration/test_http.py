@@ -246,6 +246,41 @@ def test_bad_requests_name_the_field(
     assert error["param"] == param
 
 
+def test_a_budget_that_no_float_can_hold_is_brought_down(url: str) -> None:
+    raw = json.dumps({"model": "small", "messages": ask("x"), "max_tokens": 2, "budget_s": 10**400})
+    response = httpx.post(f"{url}/v1/chat/completions", content=raw, timeout=60)
+    assert response.status_code == 200
+    assert int(response.headers["x-inframind-budget-ms"]) == 600_000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("messages", ask("\ud83d hi")), ("stop", ["\udfff"]), ("stop", [""]), ("seed", 2**70),
+     ("max_tokens", 2**40)],
+)  # fmt: skip
+def test_texts_and_numbers_that_no_engine_takes_are_refused(
+    url: str, field: str, value: Any
+) -> None:
+    body = {"model": "inframind", "messages": ask("x"), field: value}
+    response = httpx.post(f"{url}/v1/chat/completions", content=json.dumps(body))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_request")
+
+
+def test_unknown_paths_and_methods_have_the_form_of_other_errors(url: str) -> None:
+    for response in (httpx.get(f"{url}/v1/nothing"), httpx.get(f"{url}/v1/queries")):
+        assert response.status_code in (404, 405)
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_a_huge_prompt_is_refused_at_once(deploy: Deploy) -> None:
+    url = deploy({**POOL, "limits": {}, "default_budget_s": 36.0})
+    began_s = time.monotonic()
+    body = {"model": "inframind", "messages": ask("word " * 190_000)}
+    response = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert time.monotonic() - began_s < 5
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 100_000])
 def test_bodies_that_are_not_an_object_are_refused(url: str, raw: bytes) -> None:
     response = httpx.post(f"{url}/v1/chat/completions", content=raw)

@@ -18,6 +18,7 @@ from runtime.events import (
     Grant,
     HolderLost,
     LeaseId,
+    Lost,
     Refuse,
     Register,
     Release,
@@ -328,7 +329,8 @@ def test_a_lost_holder_leaves_orphans_until_its_engine_calls_end():
     state = make(slots=2)
     play(state, [(0.0, ask(call, holder="gone")) for call in "abx"])
     play(state, [(0.0, ask("y", holder="here"))])
-    assert play(state, [(1.0, HolderLost("gone")), (1.0, HolderLost("gone"))]) == []
+    lost = play(state, [(1.0, HolderLost("gone")), (1.0, HolderLost("gone"))])
+    assert lost == [Lost("x", "gone")]
     assert state.orphans == {"a", "b"}
     assert (state.report(1.0).backlog, state.report(1.0).leased) == (1, 2)
     assert state.counters["orphaned"] == 2
@@ -541,9 +543,10 @@ class DispatchMachine(RuleBasedStateMachine):
 
     @rule(holder=HOLDERS)
     def lose(self, holder):
+        lost = [(Lost, c) for c, w in self.waiting.items() if w["holder"] == holder]
         self.waiting = {c: w for c, w in self.waiting.items() if w["holder"] != holder}
         self.orphans |= {c for c, h in self.leased.items() if h == holder}
-        self.give(HolderLost(holder))
+        self.give(HolderLost(holder), lost)
 
     @rule(calls=st.frozensets(CALLS, max_size=4))
     def engine_calls(self, calls):

@@ -154,7 +154,7 @@ def test_an_arrival_waits_while_there_is_no_room_and_nobody_passes_the_first():
 async def test_an_answer_comes_with_its_counts():
     engine = FakeEngine(make_model(fake={"speedup": 50}))
     (chunk,) = await collect(engine, make_request(text="What is 17 + 25?"))
-    assert chunk.text.startswith("[fake fake-a]")
+    assert chunk.text.startswith("[fake engine]")
     assert chunk.text.endswith("Answer: 42")
     assert chunk.finish_reason == "stop"
     assert chunk.prompt_tokens == count_prompt_tokens([Message("user", "What is 17 + 25?")])
@@ -364,7 +364,7 @@ def test_code_is_a_fenced_stub_of_the_asked_name():
 
 def test_other_questions_get_a_sentence_that_says_it_is_fake():
     text = answer_text("m", [Message("user", "Why is the sky blue?")], 120, 768)
-    assert text.startswith("[fake m]")
+    assert text.startswith("[fake engine]")
     assert "Answer:" not in text
 
 
