@@ -190,7 +190,7 @@ def budget_s(headers: Mapping[str, str], body: Any, config: AppConfig) -> float:
         given.append(float(text) / 1000.0)
     if body is not None:
         number = isinstance(body, int | float) and not isinstance(body, bool)
-        if number:
+        if isinstance(body, int):
             body = min(body, sys.float_info.max)  # an integer may be larger than any float
         if not number or not math.isfinite(body) or body <= 0:
             raise BadBudget(
