@@ -191,7 +191,7 @@ def budget_s(headers: Mapping[str, str], body: Any, config: AppConfig) -> float:
     if body is not None:
         number = isinstance(body, int | float) and not isinstance(body, bool)
         if isinstance(body, int):
-            body = min(body, sys.float_info.max)  # an integer may be larger than any float
+            body = max(-1, min(body, sys.float_info.max))  # an integer may exceed every float
         if not number or not math.isfinite(body) or body <= 0:
             raise BadBudget(
                 f"budget_s must be a positive finite number of seconds, not {str(body)[:40]!r}",
