@@ -111,7 +111,10 @@ def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
 
 @contextlib.contextmanager
 def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
-    """A running pool; Ctrl-C, also while it starts, and SIGTERM stop it in good order."""
+    """A running pool; Ctrl-C and SIGTERM stop it in good order once it runs.
+
+    Ctrl-C while it starts stops it too, but Ray may print a trace of its own.
+    """
     with contextlib.ExitStack() as stack:
         with console.status("starting") as status:
             try:

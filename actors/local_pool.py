@@ -43,7 +43,7 @@ class ServeFile:
     @property
     def simulated(self) -> bool:
         """Whether any model of the pool is the fake engine."""
-        return any(model.backend == "fake" for model in self.config.models)
+        return any(model.simulated for model in self.config.models)
 
 
 def read_serve_file(path: Path) -> ServeFile:

@@ -33,7 +33,7 @@ def _model(config: AppConfig, name: str, snapshot: PoolTelemetry | None) -> dict
     return {
         "name": name,
         "backend": model.backend,
-        "simulated": model.backend == "fake",
+        "simulated": model.simulated,
         "context_tokens": model.context_tokens,
         "max_num_seqs": model.max_num_seqs,
         **figures,

@@ -101,6 +101,11 @@ class ModelConfig(_Strict):
     price: PriceConfig | None = None
     request_router: str | None = None
 
+    @property
+    def simulated(self) -> bool:
+        """Whether its text is made up; every answer that it takes part in says so."""
+        return self.backend == "fake"
+
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
         if self.backend == "vllm" and not self.source:

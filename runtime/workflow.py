@@ -96,7 +96,7 @@ class WorkflowState:
     @property
     def progress(self) -> Progress:
         """The facts that an answer is made of."""
-        fakes = {m.name for m in self._config.models if m.backend == "fake"}
+        fakes = {m.name for m in self._config.models if m.simulated}
         simulated = not fakes.isdisjoint(self.used.values())
         steps = tuple(self.steps)
         return Progress(self.query, self.arrival_s, self.plan, steps, self._policy, simulated)
