@@ -17,7 +17,7 @@ from typing import Any
 
 from actors.fake_batch import FakeBatch, FakeSequence
 from actors.fake_text import TOKEN_CHARS, answer_text, count_prompt_tokens
-from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from actors.protocol import EngineChunk, EngineRefused, EngineRequest, whole_answer
 from actors.reporting import EngineLoad, MonitorLink, ReplicaReporter, replica_name
 from runtime.config import FaultConfig, ModelConfig
 from runtime.edf import engine_priority
@@ -205,6 +205,10 @@ class FakeModelServer:
         async with contextlib.aclosing(chunks) as source:
             async for chunk in source:
                 yield chunk
+
+    async def answer(self, request: EngineRequest) -> EngineChunk:
+        """The same, whole."""
+        return await whole_answer(self.generate(request))
 
     async def check_health(self) -> None:
         """A fake engine is always well."""

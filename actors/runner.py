@@ -271,26 +271,15 @@ class QueryRunner:
             stream=call.final and self._streaming,
             limit_s=self._state.time_limit_at(call.call_id, granted),
         )
-        response = self._services.engines[call.model].generate.remote(request)
-        texts: list[str] = []
-        last: EngineChunk | None = None
-        try:
-            async for chunk in response:
-                last = chunk
-                if chunk.text:
-                    texts.append(chunk.text)
-                    if request.stream:
-                        self._streamed.append(chunk.text)
-                        self._emit(Delta(chunk.text))
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                response.cancel()
-            raise
-        if last is None or last.finish_reason is None:
-            raise RuntimeError("the engine ended without a last chunk")
+        engine = self._services.engines[call.model]
+        if request.stream:
+            last, text = await self._stream(engine, request)
+        else:
+            last = await engine.answer.remote(request)
+            text = last.text
         return CallResult(
-            text="".join(texts),
-            finish_reason=last.finish_reason,
+            text=text,
+            finish_reason=last.finish_reason or "stop",
             prompt_tokens=last.prompt_tokens,
             completion_tokens=last.completion_tokens,
             queue_s=granted - started,
@@ -298,6 +287,26 @@ class QueryRunner:
             ttft_s=last.ttft_s,
             replica=last.replica,
         )
+
+    async def _stream(self, engine: Any, request: EngineRequest) -> tuple[EngineChunk, str]:
+        """The last chunk and the whole text; every piece is emitted as it comes."""
+        response = engine.options(stream=True).generate.remote(request)
+        texts: list[str] = []
+        last: EngineChunk | None = None
+        try:
+            async for chunk in response:
+                last = chunk
+                if chunk.text:
+                    texts.append(chunk.text)
+                    self._streamed.append(chunk.text)
+                    self._emit(Delta(chunk.text))
+        except asyncio.CancelledError:
+            with contextlib.suppress(Exception):
+                response.cancel()
+            raise
+        if last is None or last.finish_reason is None:
+            raise RuntimeError("the engine ended without a last chunk")
+        return last, "".join(texts)
 
 
 def _first_line(error: BaseException) -> str:

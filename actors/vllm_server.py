@@ -24,7 +24,7 @@ from ray.serve.llm.deployment import LLMServer
 from ray.serve.llm.openai_api_models import ChatCompletionRequest
 
 from actors import vllm_stats
-from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from actors.protocol import EngineChunk, EngineRefused, EngineRequest, whole_answer
 from actors.reporting import EngineLoad, MonitorLink, ReplicaReporter, replica_name
 from runtime.edf import engine_priority
 
@@ -44,7 +44,7 @@ class SkipDownload(CallbackBase):
 
 
 class InfraMindLLMServer(LLMServer):
-    """One vLLM engine, reached through ``generate``."""
+    """One vLLM engine, reached through ``generate`` and ``answer``."""
 
     async def __init__(self, llm_config: Any, **kwargs: Any) -> None:
         await super().__init__(llm_config, **kwargs)
@@ -70,6 +70,10 @@ class InfraMindLLMServer(LLMServer):
         async with contextlib.aclosing(chunks) as source:
             async for chunk in source:
                 yield chunk
+
+    async def answer(self, request: EngineRequest) -> EngineChunk:
+        """The same, whole."""
+        return await whole_answer(self.generate(request))
 
     async def _start_engine(self) -> None:
         # Ray's own version also reports to its usage telemetry, through one more process.

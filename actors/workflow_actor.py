@@ -43,7 +43,7 @@ class WorkflowActor:
             classify=Classifier(embed, self._config.embedding.timeout_s).classify,
             leases=LeaseBook(f"{names.workflow(index)}:{time.time_ns()}", names, models),
             load=LocalLoad(self._config),
-            engines={name: h.options(stream=True) for name, h in engines.items()},
+            engines=engines,
         )
         loop = asyncio.get_running_loop()
         self._tasks = [
