@@ -1,4 +1,4 @@
-"""What clients send: strict request bodies, the budget, and how they become a ``Query``."""
+"""How request bodies become a ``Query``: checks that need the config, and the budget."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import re
 import sys
 import uuid
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
+from actors.bodies import Body, ChatMessage, ChatRequest, QueryRequest, TextRequest, ToolChoice
+from actors.messages import split
 from runtime.config import AppConfig
 from runtime.errors import (
     BadBudget,
@@ -20,115 +22,17 @@ from runtime.errors import (
     UnknownModel,
     UnsupportedParameter,
 )
-from runtime.types import DeadlineKind, Message, Query, Sampling, TaskKind
+from runtime.types import DeadlineKind, Query, Sampling, TaskKind
 
 BUDGET_HEADER = "x-inframind-budget-ms"
 OWN_MODEL = "inframind"
 
 MAX_CHARS_PER_TOKEN = 16
 _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,9})?")
+_ONLY_DIRECT = ("tools", "tool_choice", "parallel_tool_calls", "logprobs", "logit_bias", "n")
+_COMPLETION_TOKENS = 16  # OpenAI's default for text completions
 
-
-TokenCap = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-StopText = Annotated[str, Field(min_length=1)]
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class TextPart(_Body):
-    """One part of a message's content; only text is served."""
-
-    type: Literal["text"]
-    text: str
-
-
-class ChatMessage(_Body):
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
-    name: str | None = None
-
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-
-class StreamOptions(_Body):
-    include_usage: bool = False
-
-
-class ResponseFormat(_Body):
-    type: str
-
-
-class ChatRequest(_Body):
-    """``POST /v1/chat/completions``: OpenAI's fields that are served, and our own.
-
-    ``user``, ``metadata`` and ``store`` are accepted and have no effect on the answer. What is
-    known to OpenAI and not served here is refused with 400, never ignored.
-    """
-
-    model: str
-    messages: list[ChatMessage]
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    seed: Seed | None = None
-    max_tokens: TokenCap | None = None
-    max_completion_tokens: TokenCap | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
-    n: Literal[1] | None = None
-    response_format: ResponseFormat | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    budget_s: Any = None
-    deadline: Literal["hard", "soft"] | None = None
-    task: Literal["math", "code", "knowledge", "general"] | None = None
-    policy: str | None = None
-
-
-class QueryRequest(_Body):
-    """``POST /v1/queries``: a question, or messages; the answer carries the whole trace."""
-
-    question: str | None = None
-    messages: list[ChatMessage] | None = None
-    choices: list[str] = []
-    budget_s: Any = None
-    deadline: Literal["hard", "soft"] | None = None
-    task: Literal["math", "code", "knowledge", "general"] | None = None
-    policy: str | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    seed: Seed | None = None
-    max_tokens: TokenCap | None = None
-
-
-_NOT_SERVED = frozenset(
-    {
-        "audio", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
-        "modalities", "parallel_tool_calls", "prediction", "presence_penalty", "reasoning_effort",
-        "service_tier", "tool_choice", "tools", "top_logprobs", "web_search_options",
-    }
-)  # fmt: skip
-
-_NEUTRAL: dict[str, Any] = {
-    "frequency_penalty": 0,
-    "presence_penalty": 0,
-    "logprobs": False,
-    "logit_bias": {},
-    "tools": [],
-    "functions": [],
-    "tool_choice": "none",
-    "modalities": ["text"],
-}
-"""Values that ask for nothing; some clients send them by default."""
-
-_BodyT = TypeVar("_BodyT", bound=_Body)
+_BodyT = TypeVar("_BodyT", bound=Body)
 
 
 def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
@@ -146,9 +50,9 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
         raise RequestError("the body must be a JSON object")
     if b"\\ud" in raw.lower():
         _check_unicode(data)
-    for name in sorted(_NOT_SERVED & data.keys()):
+    for name in sorted(kind.not_served.keys() & data.keys()):
         value = data.pop(name)
-        if value is not None and (name not in _NEUTRAL or value != _NEUTRAL[name]):
+        if value is not None and value not in kind.not_served[name]:
             raise UnsupportedParameter(f"{name} is not served here", name)
     try:
         return kind.model_validate(data)
@@ -203,29 +107,76 @@ def budget_s(headers: Mapping[str, str], body: Any, config: AppConfig) -> float:
 
 def chat_query(body: ChatRequest, headers: Mapping[str, str], config: AppConfig) -> Query:
     """The query of a chat completion; ``model`` is ours or a pool model's own name."""
-    direct = None
-    if body.model != OWN_MODEL:
-        names = [model.name for model in config.models]
-        if body.model not in names:
-            raise UnknownModel(
-                f"no model {body.model!r}; there are {', '.join([OWN_MODEL, *names])}", "model"
-            )
-        direct = body.model
-    if body.response_format is not None and body.response_format.type != "text":
-        raise UnsupportedParameter("only response_format text is served", "response_format")
-    context, question = _split(body.messages)
-    stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
+    direct = None if body.model == OWN_MODEL else pool_model(body.model, config)
+    if direct is None:
+        _check_own(body)
+    elif body.policy is not None:
+        raise RequestError(f"a policy decides for {OWN_MODEL} only", "policy")
+    _check_chat(body, config)
+    context, last = split(body.messages, direct is not None)
     caps = [c for c in (body.max_tokens, body.max_completion_tokens) if c is not None]
     return Query(
         query_id=new_query_id(),
-        question=question,
+        question=last.content,
         budget_s=budget_s(headers, body.budget_s, config),
         task=TaskKind(body.task) if body.task else None,
         context=context,
         deadline_kind=_deadline(body.deadline, config),
-        sampling=Sampling(body.temperature, body.top_p, body.seed, min(caps, default=None), stop),
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            seed=body.seed,
+            max_tokens=min(caps, default=None),
+            stop=body.stop_texts,
+            frequency_penalty=body.frequency_penalty,
+            presence_penalty=body.presence_penalty,
+            logit_bias=body.biases,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            response_format=_format(body),
+            tools=_json(body.tools) if body.tools else None,
+            tool_choice=_json(body.tool_choice) if body.tools and body.tool_choice else None,
+            parallel_tool_calls=body.parallel_tool_calls if body.tools else None,
+        ),
         direct_model=direct,
         policy=body.policy,
+        last=None if direct is None else last,
+        n=body.n or 1,
+    )
+
+
+def text_query(body: TextRequest, headers: Mapping[str, str], config: AppConfig) -> Query:
+    """The query of a text completion: always a pool model's own."""
+    if body.model == OWN_MODEL:
+        names = ", ".join(model.name for model in config.models)
+        message = f"text completions are of a pool model called by name ({names})"
+        raise UnsupportedParameter(f"{message}, not of {OWN_MODEL}", "model")
+    direct = pool_model(body.model, config)
+    if not body.text:
+        raise RequestError("prompt is empty", "prompt")
+    if body.best_of not in (None, body.n or 1):
+        raise UnsupportedParameter("best_of is served only where it is the same as n", "best_of")
+    if body.echo and body.logprobs is not None:
+        raise UnsupportedParameter("echo is not served together with logprobs", "echo")
+    _check_stream(body, config)
+    return Query(
+        query_id=new_query_id(),
+        question=body.text,
+        budget_s=budget_s(headers, body.budget_s, config),
+        deadline_kind=_deadline(body.deadline, config),
+        sampling=Sampling(
+            temperature=body.temperature,
+            top_p=body.top_p,
+            seed=body.seed,
+            max_tokens=body.max_tokens or _COMPLETION_TOKENS,
+            stop=body.stop_texts,
+            frequency_penalty=body.frequency_penalty,
+            presence_penalty=body.presence_penalty,
+            logit_bias=body.biases,
+            logprobs=body.logprobs,
+        ),
+        direct_model=direct,
+        raw_prompt=True,
+        n=body.n or 1,
     )
 
 
@@ -238,10 +189,10 @@ def native_query(body: QueryRequest, headers: Mapping[str, str], config: AppConf
     messages = body.messages
     if messages is None:
         messages = [ChatMessage(role="user", content=body.question or "")]
-    context, question = _split(messages)
+    context, last = split(messages, direct=False)
     return Query(
         query_id=new_query_id(),
-        question=question,
+        question=last.content,
         budget_s=budget_s(headers, body.budget_s, config),
         task=TaskKind(body.task) if body.task else TaskKind.KNOWLEDGE if body.choices else None,
         context=context,
@@ -256,10 +207,13 @@ def new_query_id() -> str:
     return f"q-{uuid.uuid4().hex[:20]}"
 
 
-def _deadline(given: str | None, config: AppConfig) -> DeadlineKind:
-    if given is not None:
-        return DeadlineKind(given)
-    return DeadlineKind.HARD if config.at_deadline == "finish" else DeadlineKind.SOFT
+def pool_model(name: str, config: AppConfig) -> str:
+    """``name``, if it is a model of the pool; raises ``UnknownModel``."""
+    names = [model.name for model in config.models]
+    if name not in names:
+        known = ", ".join([OWN_MODEL, *names])
+        raise UnknownModel(f"no model {name!r}; there are {known}", "model")
+    return name
 
 
 def check_size(query: Query, config: AppConfig) -> None:
@@ -269,6 +223,8 @@ def check_size(query: Query, config: AppConfig) -> None:
     """
     texts = [
         query.question,
+        query.sampling.tools or "",
+        query.sampling.response_format or "",
         *query.choices,
         *(m.content for m in query.context if m.role == "system"),
     ]
@@ -280,15 +236,56 @@ def check_size(query: Query, config: AppConfig) -> None:
         )
 
 
-def _split(messages: list[ChatMessage]) -> tuple[tuple[Message, ...], str]:
-    """History and question; the last message is the question and must be the user's."""
-    if not messages:
-        raise RequestError("messages must not be empty", "messages")
-    last = messages[-1]
-    if last.role != "user":
-        raise RequestError("the last message must be the user's", "messages")
-    if not last.text.strip():
-        raise RequestError("the last message is empty", "messages")
-    roles = {"developer": "system"}
-    context = tuple(Message(roles.get(m.role, m.role), m.text) for m in messages[:-1])
-    return context, last.text
+def _deadline(given: str | None, config: AppConfig) -> DeadlineKind:
+    if given is not None:
+        return DeadlineKind(given)
+    return DeadlineKind.HARD if config.at_deadline == "finish" else DeadlineKind.SOFT
+
+
+def _check_own(body: ChatRequest) -> None:
+    """Refuse what makes sense for one call of one model only."""
+    neutral: dict[str, Any] = {"n": 1, "tool_choice": "none"}
+    for name in _ONLY_DIRECT:
+        value = getattr(body, name)
+        if value and value != neutral.get(name):
+            message = f"{name} is served for a pool model called by name, not for {OWN_MODEL}"
+            raise UnsupportedParameter(message, name)
+
+
+def _check_chat(body: ChatRequest, config: AppConfig) -> None:
+    """Fields that must fit each other."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    wanted = body.response_format
+    if wanted is not None and (wanted.type == "json_schema") != (wanted.json_schema is not None):
+        message = "json_schema belongs to response_format of type json_schema"
+        raise RequestError(message, "response_format")
+    if not body.tools and body.tool_choice not in (None, "none"):
+        raise RequestError("tool_choice needs tools", "tool_choice")
+    if isinstance(body.tool_choice, ToolChoice):
+        name = body.tool_choice.function.name
+        if name not in [tool.function.name for tool in body.tools or ()]:
+            raise RequestError(f"tool_choice names {name!r}, which is not in tools", "tool_choice")
+    _check_stream(body, config)
+
+
+def _check_stream(body: ChatRequest | TextRequest, config: AppConfig) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise RequestError("stream_options needs stream: true", "stream_options")
+    if (body.n or 1) > config.limits.max_calls_per_query:
+        most = config.limits.max_calls_per_query
+        raise RequestError(f"n is above {most}, the limit of calls per query", "n")
+
+
+def _format(body: ChatRequest) -> str | None:
+    wanted = body.response_format
+    return None if wanted is None or wanted.type == "text" else _json(wanted)
+
+
+def _json(value: Any) -> str:
+    """A part of a body as JSON, as it was sent."""
+    if isinstance(value, list):
+        value = [item.model_dump(by_alias=True, exclude_unset=True) for item in value]
+    elif isinstance(value, Body):
+        value = value.model_dump(by_alias=True, exclude_unset=True)
+    return json.dumps(value, ensure_ascii=False)

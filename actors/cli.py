@@ -18,9 +18,11 @@ from rich.markup import escape
 
 from actors.client import DEFAULT_URL, ApiError, Client
 from actors.demo import run_demo
-from actors.display import answer_block, pool_table
+from actors.display import answer_block, found_lines, pool_table
+from actors.endpoint_discovery import discover, endpoint_args
 from actors.local_pool import ServeFile, read_serve_file, running_pool
 from actors.models import models_app
+from runtime.config import parse_config
 from runtime.errors import InfraMindError
 
 app = typer.Typer(
@@ -41,9 +43,33 @@ LOCAL = Path("serve_configs/local.yaml")
 
 
 @app.command()
-def serve(config: ConfigPath = LOCAL, port: Port = None) -> None:
+def serve(
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", help=f"A Serve config file; default: {LOCAL}."),
+    ] = None,
+    endpoint: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Instead of a file: a server that runs already and speaks OpenAI's API, such as "
+            "http://127.0.0.1:8001/v1. May be given several times."
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None, typer.Option(help="Environment variable with the key of the endpoints.")
+    ] = None,
+    max_num_seqs: Annotated[
+        int, typer.Option(help="Calls that each model of an endpoint gets at once.", min=1)
+    ] = 16,
+    port: Port = None,
+) -> None:
     """Start a pool on this machine and serve until Ctrl-C."""
-    file = _read(config)
+    if not endpoint:
+        file = _read(config or LOCAL)
+    elif config is not None:
+        _fail("give --config or --endpoint, not both; a file may hold endpoints (backend: openai)")
+    else:
+        file = _front(endpoint, api_key_env, max_num_seqs)
     with _pool(file, port) as url:
         kind = " (SIMULATED: the fake engine)" if file.simulated else ""
         with contextlib.suppress(KeyboardInterrupt):
@@ -133,6 +159,19 @@ def _read(path: Path) -> ServeFile:
         return read_serve_file(path)
     except InfraMindError as error:
         _fail(error.message)
+
+
+def _front(urls: list[str], api_key_env: str | None, max_num_seqs: int) -> ServeFile:
+    """A pool of the models at ``urls``; shows what was found, and what is assumed of it."""
+    try:
+        found = discover(urls, api_key_env)
+        args = endpoint_args(found, api_key_env, max_num_seqs)
+        file = ServeFile(args, parse_config(args, "--endpoint"))
+    except InfraMindError as error:
+        _fail(error.message)
+    for line in found_lines(found, file.config):
+        console.print(line, highlight=False, markup=False)
+    return file
 
 
 def _fail(message: str) -> NoReturn:

@@ -8,6 +8,7 @@ from ray import serve
 from ray.serve.config import RequestRouterConfig
 from ray.serve.deployment import Application
 
+from actors.endpoint_server import EndpointServer
 from actors.fake_engine import FakeModelServer
 from runtime.config import ModelConfig
 from runtime.errors import ConfigError
@@ -24,10 +25,11 @@ def build_model(
     Raises:
         ConfigError: the placement cannot be had.
     """
-    if model.backend == "fake":
-        deployment = serve.deployment(FakeModelServer).options(
+    if model.backend != "vllm":
+        server = FakeModelServer if model.backend == "fake" else EndpointServer
+        deployment = serve.deployment(server).options(
             ray_actor_options={
-                "num_cpus": model.placement.num_cpus,
+                "num_cpus": model.num_cpus,
                 "resources": custom_resources(model),
             },
             **serve_options(model),

@@ -9,6 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from actors.endpoint_discovery import FoundModel
+from runtime.config import AppConfig
+from runtime.types import Strategy, TaskKind
+
 MAX_TEXT = 240
 
 
@@ -67,8 +71,9 @@ def pool_table(pool: dict[str, Any]) -> RenderableType:
         table.add_column(title, justify="right", no_wrap=True)
     for model in pool["models"]:
         tpot = model.get("tpot_s")
+        host = model.get("endpoint")
         table.add_row(
-            model["name"],
+            Text.assemble(model["name"], (f"\nat {host}", "dim") if host else ""),
             *(_number(model.get(key), "d") for key in ("replicas", "slots", "running", "waiting")),
             _number(model.get("backlog"), "d"),
             _number(model.get("kv_usage"), ".0%"),
@@ -84,3 +89,21 @@ def pool_table(pool: dict[str, Any]) -> RenderableType:
 
 def _number(value: Any, form: str, unknown: str = "?") -> str:
     return unknown if value is None else format(value, form)
+
+
+def found_lines(found: list[FoundModel], config: AppConfig) -> list[str]:
+    """What was found at endpoints, one line each, and last what is assumed of all of it."""
+    lines = []
+    for model in found:
+        tokens = config.model(model.name).context_tokens
+        context = f"{tokens} tokens" + ("" if model.context_tokens else " (assumed)")
+        metrics = "metrics read" if model.metrics_url else "no metrics: measured from here"
+        lines.append(f"{model.name}: {model.served} at {model.url}, context {context}, {metrics}")
+    speed = config.models[0].speed
+    prior = config.quality.expected(TaskKind.GENERAL, found[0].name, Strategy.FLASH)
+    lines.append(
+        f"assumed: {speed.prefill_tokens_per_s:g} prompt tokens/s, {speed.token_s * 1000:g} ms a "
+        f"token until measured; quality {prior:g} "
+        f"for all; at most {config.models[0].max_num_seqs} calls at once each"
+    )
+    return lines

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +21,7 @@ from runtime.errors import ConfigError
 
 _BATCH_WAIT_S = 0.004
 _MAX_TOKENS = 256  # the model's own max_seq_length
-_MAX_CHARS = 16_384  # cut before tokenising: far more than 256 tokens of any prose
+MAX_CHARS = 16_384  # cut before tokenising: far more than 256 tokens of any prose
 _TEXTS_PER_PASS = 8
 
 
@@ -31,14 +33,44 @@ class TextEmbedder(Protocol):
     def embed(self, texts: list[str]) -> NDArray[np.float32]: ...
 
 
+class TokenCounter(Protocol):
+    """Tokens of each text, and the most that is read of one; ``None`` is no bound."""
+
+    most_tokens: int | None
+
+    def count(self, texts: list[str]) -> list[int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """``vectors`` is ``[len(texts), dim]``; empty where a text, the first of them by index, is
+    ``too_long``."""
+
+    vectors: NDArray[np.float32]
+    num_tokens: int
+    most_tokens: int | None = None
+    too_long: int | None = None
+
+
+class WordCounter:
+    """For embedders without a tokenizer: words, at least one a text."""
+
+    most_tokens = None
+
+    def count(self, texts: list[str]) -> list[int]:
+        return [max(1, len(text.split())) for text in texts]
+
+
 class MiniLmEmbedder:
-    """all-MiniLM-L6-v2: mean over the tokens of the last layer, normalised. Not thread-safe.
+    """all-MiniLM-L6-v2: mean over the tokens of the last layer, normalised. ``embed`` is for one
+    thread at a time; ``count`` may run beside it.
 
     Raises:
         ConfigError: ``folder`` has no model, or torch and transformers are not installed.
     """
 
     dim = EMBEDDING_DIM
+    most_tokens = _MAX_TOKENS
 
     def __init__(self, folder: str | Path) -> None:
         try:
@@ -50,6 +82,7 @@ class MiniLmEmbedder:
             raise ConfigError(f"embedding minilm: no model in {folder}")
         torch.set_num_threads(1)
         self._torch = torch
+        self._lock = threading.Lock()  # a tokenizer is set to cut, or not, for all its callers
         self._tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         self._model = AutoModel.from_pretrained(folder, local_files_only=True).eval()
 
@@ -62,10 +95,17 @@ class MiniLmEmbedder:
             out[chosen] = self._embed_pass([_clean(texts[i]) for i in chosen])
         return out
 
+    def count(self, texts: list[str]) -> list[int]:
+        """Tokens of each text with the two that mark its ends, uncut."""
+        with self._lock:
+            rows = self._tokenizer([_clean(text) for text in texts], verbose=False)["input_ids"]
+        return [len(row) for row in rows]
+
     def _embed_pass(self, texts: list[str]) -> NDArray[np.float32]:
-        inputs = self._tokenizer(
-            texts, padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="pt"
-        )
+        with self._lock:
+            inputs = self._tokenizer(
+                texts, padding=True, truncation=True, max_length=_MAX_TOKENS, return_tensors="pt"
+            )
         with self._torch.inference_mode():
             hidden = self._model(**inputs).last_hidden_state
         mask = inputs["attention_mask"].unsqueeze(-1).to(hidden.dtype)
@@ -76,7 +116,7 @@ class MiniLmEmbedder:
 
 def _clean(text: str) -> str:
     """The tokeniser refuses lone surrogates, which JSON can carry."""
-    return text[:_MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
+    return text[:MAX_CHARS].encode("utf-8", "replace").decode("utf-8")
 
 
 def make_embedder(backend: str, source: str) -> TextEmbedder:
@@ -96,6 +136,9 @@ class Embedder:
 
     def __init__(self, backend: str, source: str, max_batch: int) -> None:
         self._backend = make_embedder(backend, source)
+        counter = self._backend if isinstance(self._backend, MiniLmEmbedder) else WordCounter()
+        self._counter: TokenCounter = counter
+        self._max_batch = max_batch
         self._backend.embed([""])  # the first pass is slow
         self._embed.set_max_batch_size(max_batch)  # type: ignore[attr-defined]
 
@@ -103,6 +146,23 @@ class Embedder:
         """``[384]``, float32, L2 norm 1."""
         row: NDArray[np.float32] = await self._embed(text)
         return row
+
+    async def embed_all(self, texts: list[str]) -> Embedded:
+        """All ``texts``, unless one is longer than what the model reads of it.
+
+        One batch after another, so that single calls get in between.
+        """
+        counts = await asyncio.to_thread(self._counter.count, texts)
+        most = self._counter.most_tokens
+        too_long = [i for i, count in enumerate(counts) if most is not None and count > most]
+        if too_long:
+            none = np.zeros((0, self._backend.dim), dtype=np.float32)
+            return Embedded(none, sum(counts), most, too_long[0])
+        rows: list[NDArray[np.float32]] = []
+        for start in range(0, len(texts), self._max_batch):
+            chosen = texts[start : start + self._max_batch]
+            rows += await asyncio.gather(*(self._embed(text) for text in chosen))
+        return Embedded(np.stack(rows), sum(counts), most)
 
     @serve.batch(max_batch_size=32, batch_wait_timeout_s=_BATCH_WAIT_S)
     async def _embed(self, texts: list[str]) -> list[NDArray[np.float32]]:

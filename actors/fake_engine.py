@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import itertools
 import math
 import random
@@ -16,8 +17,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from actors.fake_batch import FakeBatch, FakeSequence
-from actors.fake_text import TOKEN_CHARS, answer_text, count_prompt_tokens
-from actors.protocol import EngineChunk, EngineRefused, EngineRequest, whole_answer
+from actors.fake_reply import FakeReply, logprobs, prompt_tokens, reply
+from actors.fake_text import TOKEN_CHARS
+from actors.protocol import (
+    EngineChunk,
+    EngineRefused,
+    EngineRequest,
+    EngineStalled,
+    ToolCallDelta,
+    whole_answer,
+)
 from actors.reporting import EngineLoad, MonitorLink, ReplicaReporter, replica_name
 from runtime.config import FaultConfig, ModelConfig
 from runtime.edf import engine_priority
@@ -55,69 +64,83 @@ class FakeEngine:
 
         Raises:
             EngineRefused: prompt and ``max_tokens`` exceed the context, or what is asked is void.
+            EngineStalled: no token for ``request.stall_s``.
             RuntimeError: an injected error.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        text, sequence, reason = self._prepare(request, began_s)
+        answer, sequence = self._prepare(request, began_s)
         self._batch.add(sequence, began_s)
         self._arm()
-        sent = 0
+        sent, cut = 0, False
+        num_top = request.sampling.logprobs
         limit_s = math.inf if request.limit_s is None else began_s + request.limit_s
+        stall_s = math.inf if request.stall_s is None else request.stall_s
         try:
             while not sequence.done:
-                if await self._cut(sequence, limit_s):
-                    reason = "length"
+                if await self._cut(sequence, limit_s, stall_s):
+                    cut = True
                     break
                 sequence.news.clear()
                 if request.stream and sequence.generated > sent and not sequence.done:
-                    piece = text[sent * TOKEN_CHARS : sequence.generated * TOKEN_CHARS]
+                    piece = answer.text[sent * TOKEN_CHARS : sequence.generated * TOKEN_CHARS]
+                    opening = () if sent else _openings(answer)
                     sent = sequence.generated
-                    yield EngineChunk(piece)
+                    pieces = logprobs(piece, num_top)
+                    yield EngineChunk(piece, tool_calls=opening, logprobs=pieces)
         finally:
             self._batch.remove(sequence, loop.time())
             self._arm()
         given = sequence.target_tokens if sequence.done else sequence.generated
+        cut = cut or given < answer.num_tokens
+        text = answer.text[sent * TOKEN_CHARS : given * TOKEN_CHARS]
         yield EngineChunk(
-            text=text[sent * TOKEN_CHARS : given * TOKEN_CHARS],
-            finish_reason=reason,
+            text=text,
+            finish_reason="length" if cut else answer.finish_reason,
             prompt_tokens=sequence.prompt_tokens,
             completion_tokens=given,
             ttft_s=(sequence.first_token_s or began_s) - began_s,
+            tool_calls=_closings(answer, bool(sent), cut),
+            logprobs=logprobs(text, num_top),
         )
 
-    async def _cut(self, sequence: FakeSequence, limit_s: float) -> bool:
-        """Wait for news of ``sequence``; ``True`` if the limit came first and it has begun."""
+    async def _cut(self, sequence: FakeSequence, limit_s: float, stall_s: float) -> bool:
+        """Wait for news of ``sequence``; ``True`` if the limit came first and it has begun.
+
+        Raises ``EngineStalled`` when it gets no token for ``stall_s``.
+        """
         loop = asyncio.get_running_loop()
-        wait_s = limit_s - loop.time()
-        if wait_s == math.inf or (wait_s <= 0 and not sequence.generated):
-            await sequence.news.wait()
-            return False
-        try:
-            await asyncio.wait_for(sequence.news.wait(), max(0.0, wait_s))
-        except TimeoutError:
-            self._batch.advance(loop.time())
-            return bool(sequence.generated) and not sequence.done
-        return False
+        while True:
+            since_s, generated = loop.time(), sequence.generated
+            left_s = limit_s - since_s if generated or limit_s > since_s else math.inf
+            if (wait_s := min(left_s, stall_s)) == math.inf:
+                await sequence.news.wait()
+                return False
+            try:
+                await asyncio.wait_for(sequence.news.wait(), max(0.0, wait_s))
+                return False
+            except TimeoutError:
+                self._batch.advance(loop.time())
+            if sequence.done:
+                return False
+            if sequence.generated and loop.time() >= limit_s:
+                return True
+            if sequence.generated == generated and loop.time() - since_s >= stall_s:
+                raise EngineStalled(stall_s)
 
-    def _prepare(self, request: EngineRequest, now: float) -> tuple[str, FakeSequence, str]:
-        """What will be said, the sequence that says it, and why it will end."""
-        prompt_tokens = count_prompt_tokens(request.messages)
-        self._check(prompt_tokens, request.max_tokens)
-        text = answer_text(
-            self._model.name, request.messages, self._model.fake.answer_tokens, request.max_tokens
-        )
-        text = _stopped(text, request.sampling.stop)
-        whole = max(1, -(-len(text) // TOKEN_CHARS))
+    def _prepare(self, request: EngineRequest, now: float) -> tuple[FakeReply, FakeSequence]:
+        """What will be said, if there is room for it, and the sequence that says it."""
+        read = prompt_tokens(request)
+        self._check(read, request.max_tokens)
+        answer = reply(self._model.name, request, self._model.fake.answer_tokens)
         sequence = FakeSequence(
             key=(engine_priority(now + request.remaining_s), next(self._arrivals)),
-            prompt_tokens=prompt_tokens,
-            target_tokens=min(whole, request.max_tokens),
+            prompt_tokens=read,
+            target_tokens=min(answer.num_tokens, request.max_tokens),
             listen_s=now if request.stream else math.inf,
         )
         sequence.delay_s = self._faults.delay_s(self._batch.alone_s(sequence))
-        reason = "stop" if whole <= request.max_tokens else "length"
-        return text[: sequence.target_tokens * TOKEN_CHARS], sequence, reason
+        return answer, sequence
 
     def _check(self, prompt_tokens: int, max_tokens: int) -> None:
         if max_tokens < 1:
@@ -170,9 +193,17 @@ class _Faults:
         return 0.0
 
 
-def _stopped(text: str, stop: tuple[str, ...]) -> str:
-    cuts = [text.find(word) for word in stop if word and word in text]
-    return text[: min(cuts)] if cuts else text
+def _openings(answer: FakeReply) -> tuple[ToolCallDelta, ...]:
+    """The first pieces of the tool calls: their names."""
+    return tuple(dataclasses.replace(call, arguments="") for call in answer.tool_calls)
+
+
+def _closings(answer: FakeReply, opened: bool, cut: bool) -> tuple[ToolCallDelta, ...]:
+    """What of the tool calls has not been sent yet; one that was cut lacks its arguments."""
+    calls = answer.tool_calls
+    if cut:
+        return () if opened else _openings(answer)
+    return tuple(ToolCallDelta(c.index, arguments=c.arguments) for c in calls) if opened else calls
 
 
 class FakeModelServer:

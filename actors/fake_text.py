@@ -30,20 +30,35 @@ _NO_ANSWER = "\nThe fake engine has no answer to this."
 
 def count_prompt_tokens(messages: Sequence[Message]) -> int:
     """The fake tokenizer: white space shrunk, then 4 characters a token, 8 tokens a message."""
-    texts = (" ".join(m.content.split()) for m in messages)
+    texts = (" ".join(_spelled(m).split()) for m in messages)
     return sum(-(-len(text) // TOKEN_CHARS) + MESSAGE_OVERHEAD_TOKENS for text in texts)
 
 
-def answer_text(model: str, messages: Sequence[Message], answer_tokens: int, cap: int) -> str:
+def _spelled(message: Message) -> str:
+    return message.content + "".join(f" {c.name} {c.arguments}" for c in message.tool_calls)
+
+
+def answer_text(
+    model: str, messages: Sequence[Message], answer_tokens: int, cap: int, seed: int | None = None
+) -> str:
     """The whole answer of ``model``, a function of its arguments alone.
 
     It has about ``answer_tokens`` times a factor that grows with ``cap`` (1 at 768 tokens, within
-    0.25..2) and varies by a quarter with the question; it may exceed ``cap``, the caller cuts.
+    0.25..2) and varies by a quarter with the question and the ``seed``; it may exceed ``cap``,
+    the caller cuts.
     """
     question = _question(messages)
     depth = min(2.0, max(0.25, cap / 768))
-    jitter = 0.75 + 0.5 * _draw(model, question, 1000) / 1000
+    jitter = (
+        0.75 + 0.5 * _draw(model, question if seed is None else f"{seed} {question}", 1000) / 1000
+    )
     return _shape(model, question, messages)(round(answer_tokens * depth * jitter) * TOKEN_CHARS)
+
+
+def made_up_answer(model: str, messages: Sequence[Message]) -> str:
+    """What the answer's last line would say, or that there is none."""
+    text = _shape(model, _question(messages), messages)(0)
+    return text.rpartition("Answer: ")[2] if "Answer: " in text else _NO_ANSWER.strip()
 
 
 def _question(messages: Sequence[Message]) -> str:

@@ -1,25 +1,27 @@
-"""Leases as a workflow actor takes them: acquire, heartbeat, release, and what if nobody grants.
+"""Leases as a workflow actor takes them: one ``LeaseStock`` per model, kept in step by messages.
 
-A scheduler that cannot be reached for ``FAIL_OPEN_S`` is bypassed: the engine's own bound and its
-priority by deadline still hold, and every bypass is counted.
+Events go to a model's scheduler in batches, one message per turn of the event loop; its mail comes
+by long poll, which is also the sign of life of this holder. A scheduler that does not answer for
+``FAIL_OPEN_S`` is bypassed: the engine's own bound and its priority by deadline still hold, and
+every bypass is counted.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import dataclasses
 import time
-from collections.abc import AsyncIterator
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from actors.names import ActorNames, ActorRef
-from runtime.events import Acquire, Drop, Grant, Lost, Refuse
+from runtime.events import Acquire, Mail
+from runtime.leasing import LeaseStock, Verdict
 
 FAIL_OPEN_S = 1.0
 RETRY_S = 0.05
-HEARTBEAT_S = 1.0
+REGISTER_S = 1.0
+SILENT_S = 3.0
+"""An answer to a poll comes within ``scheduler_actor.POLL_S``, if the scheduler runs."""
 
 
 class LeaseBook:
@@ -27,68 +29,134 @@ class LeaseBook:
 
     def __init__(self, holder: str, names: ActorNames, models: tuple[str, ...]) -> None:
         self.holder = holder
-        self.num_bypassed = 0
-        self._schedulers = {model: ActorRef(names.scheduler(model)) for model in models}
-        self._running: dict[str, set[str]] = {model: set() for model in models}
+        self._lines = {model: _Line(holder, ActorRef(names.scheduler(model))) for model in models}
 
     @property
     def num_held(self) -> int:
-        return sum(len(calls) for calls in self._running.values())
+        """Calls that run, with or without a lease."""
+        return sum(line.stock.num_running for line in self._lines.values())
 
-    @contextlib.asynccontextmanager
-    async def lease(
-        self, model: str, request: Acquire
-    ) -> AsyncIterator[Grant | Drop | Refuse | None]:
-        """The scheduler's verdict; a ``Grant`` is held until the block is left.
+    @property
+    def num_idle(self) -> int:
+        """Leases kept for a next call."""
+        return sum(line.stock.num_idle for line in self._lines.values())
 
-        ``None`` inside the block means that no scheduler could be reached: go ahead without.
+    @property
+    def num_bypassed(self) -> int:
+        return sum(line.num_bypassed for line in self._lines.values())
+
+    async def acquire(self, model: str, request: Acquire) -> Verdict | None:
+        """Wait until the call may run or never will; ``release`` it in either case.
+
+        ``None`` means that it runs, on a lease that was kept or since no scheduler answers.
         """
-        scheduler = self._schedulers[model]
-        verdict: Grant | Drop | Refuse | None = None
+        return await self._lines[model].acquire(request)
+
+    def release(self, model: str, call_id: str) -> None:
+        """The call is over, or no longer wanted."""
+        self._lines[model].release(call_id)
+
+    def start(self) -> list[asyncio.Task[None]]:
+        """Begin to read mail; needs a running event loop."""
+        return [asyncio.create_task(line.run()) for line in self._lines.values()]
+
+
+class _Line:
+    """The connection to one model's scheduler."""
+
+    def __init__(self, holder: str, scheduler: ActorRef) -> None:
+        self.stock = LeaseStock(holder)
+        self.num_bypassed = 0
+        self._holder = holder
+        self._scheduler = scheduler
+        self._verdicts: dict[str, asyncio.Future[Verdict | None]] = {}
+        self._flushing = False
+        self._read = (-1, 0)
+        self._failing_since: float | None = None
+        self._registered_s = 0.0
+
+    async def acquire(self, request: Acquire) -> Verdict | None:
+        if self.stock.start(request, time.monotonic()):
+            return None
+        if self._failed_for(FAIL_OPEN_S):
+            self._bypass(request.call_id)
+            return None
+        verdict = asyncio.get_running_loop().create_future()
+        self._verdicts[request.call_id] = verdict
+        self._flush_soon()
         try:
-            verdict = await self._acquire(scheduler, request)
-            if verdict is None or isinstance(verdict, Grant):
-                self._running[model].add(request.call_id)
-            yield verdict
+            return await verdict
         finally:
-            self._running[model].discard(request.call_id)
-            with contextlib.suppress(ValueError, RayError):
-                if isinstance(verdict, Grant):
-                    scheduler.get().release.remote(verdict.lease, request.call_id)
-                elif verdict is None:
-                    scheduler.get().cancel.remote(request.call_id)
+            self._verdicts.pop(request.call_id, None)
 
-    async def _acquire(self, scheduler: ActorRef, request: Acquire) -> Grant | Drop | Refuse | None:
-        """Ask until there is a verdict; idempotent on the call id, so asking again is safe.
+    def release(self, call_id: str) -> None:
+        self.stock.end(call_id, time.monotonic())
+        self._flush_soon()
 
-        ``Lost``: the scheduler had given this holder up, wrongly, and forgotten the call.
-        """
-        started = time.monotonic()
-        failing_since: float | None = None
+    async def run(self) -> None:
+        """Poll for ever."""
         while True:
             try:
-                asked = time.monotonic()
-                left = request.remaining_s - (asked - started)
-                ask = dataclasses.replace(request, remaining_s=left)
-                verdict = await scheduler.get().acquire.remote(ask)
-                failing_since = None
-                if not isinstance(verdict, Lost):
-                    return verdict
-            except (RayActorError, ValueError):
-                scheduler.forget()
-                failing_since = failing_since or asked
-                if time.monotonic() - failing_since > FAIL_OPEN_S:
-                    self.num_bypassed += 1
-                    return None
-                await asyncio.sleep(RETRY_S)
+                mail = await asyncio.wait_for(self._poll(), SILENT_S)
+            except (RayError, ValueError, TimeoutError):
+                await self._unreachable()
+                continue
+            if self._failing_since is not None:
+                self.stock.start_over(time.monotonic())
+            self._failing_since = None
+            self._receive(mail)
 
-    async def run_heartbeats(self) -> None:
-        """Tell every scheduler, for ever, which calls run here."""
-        while True:
-            for model, scheduler in self._schedulers.items():
-                try:
-                    calls = tuple(self._running[model])
-                    scheduler.get().heartbeat.remote(self.holder, calls)
-                except (RayError, ValueError):
-                    scheduler.forget()
-            await asyncio.sleep(HEARTBEAT_S)
+    async def _poll(self) -> Mail:
+        now, held = time.monotonic(), None
+        if now - self._registered_s >= REGISTER_S:
+            self._registered_s, held = now, self.stock.held
+        poll = self._scheduler.get().poll
+        mail: Mail = await poll.remote(self._holder, self._read, held)
+        return mail
+
+    def _receive(self, mail: Mail) -> None:
+        now = time.monotonic()
+        self._read = (mail.box, mail.number)
+        for verdict in self.stock.receive(mail, now):
+            self._resolve(verdict.call_id, verdict)
+        self.stock.tidy(now)
+        self._flush_soon()
+
+    async def _unreachable(self) -> None:
+        """Nobody answered: try again, and after a while let those who wait go ahead."""
+        self._scheduler.forget()
+        if self._failing_since is None:
+            self._failing_since = time.monotonic()
+        if self._failed_for(FAIL_OPEN_S):
+            for call_id in list(self._verdicts):
+                self._bypass(call_id)
+                self._resolve(call_id, None)
+        await asyncio.sleep(RETRY_S)
+
+    def _failed_for(self, seconds: float) -> bool:
+        since = self._failing_since
+        return since is not None and time.monotonic() - since > seconds
+
+    def _bypass(self, call_id: str) -> None:
+        self.stock.run_without(call_id)
+        self.num_bypassed += 1
+
+    def _resolve(self, call_id: str, verdict: Verdict | None) -> None:
+        future = self._verdicts.pop(call_id, None)
+        if future is not None and not future.done():
+            future.set_result(verdict)
+
+    def _flush_soon(self) -> None:
+        if self.stock.outbox and not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        """Everything since the last turn as one message, without an answer."""
+        self._flushing = False
+        events, self.stock.outbox = tuple(self.stock.outbox), []
+        try:
+            submit = self._scheduler.get().submit.options(num_returns=0)
+            submit.remote(self._holder, events)
+        except (RayError, ValueError):
+            self._scheduler.forget()  # a new incarnation is asked again for all that waits

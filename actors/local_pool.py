@@ -20,7 +20,9 @@ from typing import Any
 import yaml
 
 from actors.client import Client
+from actors.endpoint_http import auth_headers
 from actors.models import resolve_source
+from actors.transport import use_fast_transport
 from runtime.config import AppConfig, parse_config
 from runtime.errors import ConfigError
 
@@ -30,15 +32,14 @@ IMPORT_PATH = "actors.app:build"
 
 @dataclass(frozen=True, slots=True)
 class ServeFile:
-    """One Serve config file with one application of ours."""
+    """What a Serve config file with one application of ours says, or would if there were one."""
 
-    path: Path
-    name: str
-    route_prefix: str
-    host: str
-    port: int
     args: dict[str, Any]
     config: AppConfig
+    name: str = "inframind"
+    route_prefix: str = "/"
+    host: str = "127.0.0.1"
+    port: int = 8000
 
     @property
     def simulated(self) -> bool:
@@ -66,7 +67,6 @@ def read_serve_file(path: Path) -> ServeFile:
     if not isinstance(port, int) or not 0 < port < 65536:
         raise ConfigError(f"{path}: http_options.port must be 1 to 65535, not {port!r}")
     return ServeFile(
-        path=path,
         name=app.get("name", "inframind"),
         route_prefix=app.get("route_prefix", "/"),
         host=http.get("host", "127.0.0.1"),
@@ -94,6 +94,7 @@ def running_pool(
     logging.disable(logging.WARNING)  # the engines' import chatter; replicas log to their files
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    use_fast_transport()
     import ray
     from ray import serve
 
@@ -148,12 +149,15 @@ def _deploy(file: ServeFile) -> None:
 
 def _cpus(config: AppConfig) -> float:
     """Logical CPUs: the machine's, or what the replicas ask for if that is more."""
-    asked = sum(m.placement.num_cpus * m.replicas for m in config.models)
+    asked = sum(m.num_cpus * m.replicas for m in config.models)
     return max(float(os.cpu_count() or 1), float(-(-asked // 1)) + 2)
 
 
 def _check_needs(config: AppConfig) -> None:
-    """Before Ray starts: vLLM where a model wants it, and the weights that are to be prepared."""
+    """Before Ray starts: keys, vLLM where a model wants it, weights that are to be prepared."""
+    for model in config.models:
+        if model.endpoint is not None:
+            auth_headers(model.endpoint)
     sources = [m.source or "" for m in config.models if m.backend == "vllm"]
     if sources and importlib.util.find_spec("vllm") is None:
         raise ConfigError(

@@ -53,10 +53,21 @@ class MonitorActor:
         self._dirty.set()
         return self._snapshot.models.get(report.model)
 
-    async def wait(self, version: int, timeout_s: float, ingress: bool = False) -> PoolTelemetry:
-        """The newest snapshot: at once if newer than ``version``, else with the next one."""
+    async def wait(
+        self,
+        version: int,
+        timeout_s: float,
+        ingress: bool = False,
+        breakers: tuple[str, dict[str, str]] | None = None,
+    ) -> PoolTelemetry:
+        """The newest snapshot: at once if newer than ``version``, else with the next one.
+
+        ``breakers``: who asks, and the states of its breakers.
+        """
         if ingress:
             self._last_ingress_s = time.monotonic()
+        if breakers is not None:
+            self._fusion.add_breakers(*breakers, time.monotonic())
         if self._snapshot.version <= version:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._published.wait(), timeout_s)

@@ -23,6 +23,10 @@ class ActorNames:
     def monitor(self) -> str:
         return f"inframind:{self.digest}:monitor"
 
+    @property
+    def records(self) -> str:
+        return f"inframind:{self.digest}:records"
+
     def scheduler(self, model: str) -> str:
         return f"inframind:{self.digest}:scheduler:{model}"
 
@@ -35,7 +39,7 @@ def end_actors(config: AppConfig) -> None:
     names = ActorNames(config.digest)
     actors = [names.scheduler(model.name) for model in config.models]
     actors += [names.workflow(index) for index in range(config.workflow_actors)]
-    for name in (*actors, names.monitor):
+    for name in (names.records, *actors, names.monitor):
         with contextlib.suppress(ValueError):
             ray.kill(ray.get_actor(name, namespace=NAMESPACE), no_restart=True)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from actors.monitor_actor import MonitorActor
 from actors.names import NAMESPACE, ActorNames
+from actors.records_actor import RecordsActor
 from actors.scheduler_actor import SchedulerActor
 from actors.workflow_actor import WorkflowActor
 from runtime.config import AppConfig
@@ -17,7 +19,7 @@ MAX_CONCURRENCY = 100_000
 
 
 def ensure_actors(config: AppConfig, engines: dict[str, Any], embed: Any) -> None:
-    """Create monitor, schedulers and workflow actors where they do not exist; wait until they run.
+    """Create the actors of ``config`` where they do not exist; wait until they run.
 
     They are detached, since whoever creates them first may end before the application does.
     """
@@ -29,11 +31,13 @@ def ensure_actors(config: AppConfig, engines: dict[str, Any], embed: Any) -> Non
         _get(WorkflowActor, names.workflow(i), i, dump, engines, embed)
         for i in range(config.workflow_actors)
     ]
+    made.append(_get(RecordsActor, names.records, dump, here=True))
     ray.get([actor.ready.remote() for actor in made])
 
 
-def _get(cls: type, name: str, *args: Any) -> Any:
-    options = {
+def _get(cls: type, name: str, *args: Any, here: bool = False) -> Any:
+    """``here``: on this node as long as it lives, also after a restart."""
+    options: dict[str, Any] = {
         "name": name,
         "namespace": NAMESPACE,
         "lifetime": "detached",
@@ -42,4 +46,7 @@ def _get(cls: type, name: str, *args: Any) -> Any:
         "max_restarts": -1,
         "max_concurrency": MAX_CONCURRENCY,
     }
+    if here:
+        node = ray.get_runtime_context().get_node_id()
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
     return ray.remote(cls).options(**options).remote(*args)

@@ -37,6 +37,15 @@ class EngineLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class Latencies:
+    """Mean end-to-end, first-token and per-token seconds; ``None`` where nothing is known."""
+
+    e2e_s: float | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedCall:
     """One call that ended with an answer, as the replica measured it."""
 
@@ -55,11 +64,11 @@ class CallWindow:
     def add(self, call: FinishedCall) -> None:
         self._calls.append(call)
 
-    def means(self, now: float) -> tuple[float | None, float | None, float | None]:
-        """Mean end-to-end, first-token and per-token seconds; ``None`` where nothing is known."""
+    def means(self, now: float) -> Latencies:
+        """The means over the calls in the window."""
         while self._calls and now - self._calls[0].at_s > WINDOW_S:
             self._calls.popleft()
-        return (
+        return Latencies(
             _mean(c.e2e_s for c in self._calls),
             _mean(c.ttft_s for c in self._calls),
             _mean(c.tpot_s for c in self._calls),
@@ -79,6 +88,8 @@ class ReplicaReporter:
     Args:
         load: reads the engine's load; may raise, then the report is skipped.
         send: delivers one report; may raise, hang or be slow.
+        elsewhere: what is known from another source of how long calls take; it stands in for
+            what the last calls did not show.
         clock: monotonic seconds.
     """
 
@@ -91,6 +102,7 @@ class ReplicaReporter:
         period_s: float,
         load: Callable[[], EngineLoad],
         send: Callable[[ReplicaReport], Awaitable[None]],
+        elsewhere: Callable[[], Latencies] = Latencies,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.replica = replica
@@ -100,6 +112,7 @@ class ReplicaReporter:
         self._period_s = period_s
         self._load = load
         self._send = send
+        self._elsewhere = elsewhere
         self._clock = clock
         self._window = CallWindow()
         self._active: dict[object, str] = {}
@@ -144,10 +157,24 @@ class ReplicaReporter:
             self._active.pop(key, None)
             self._changed.set()
 
+    @property
+    def num_active(self) -> int:
+        """Calls that are here now."""
+        return len(self._active)
+
+    def latencies(self) -> Latencies:
+        """How long calls take now."""
+        own, other = self._window.means(self._clock()), self._elsewhere()
+        return Latencies(
+            other.e2e_s if own.e2e_s is None else own.e2e_s,
+            other.ttft_s if own.ttft_s is None else own.ttft_s,
+            other.tpot_s if own.tpot_s is None else own.tpot_s,
+        )
+
     def report(self) -> ReplicaReport:
         """The replica now; ``finished`` counts since its start."""
         load = self._load()
-        e2e_s, ttft_s, tpot_s = self._window.means(self._clock())
+        latencies = self.latencies()
         return ReplicaReport(
             model=self._model,
             replica=self.replica,
@@ -155,9 +182,9 @@ class ReplicaReporter:
             running=load.running,
             waiting=load.waiting,
             kv_usage=load.kv_usage,
-            e2e_s=e2e_s,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
+            e2e_s=latencies.e2e_s,
+            ttft_s=latencies.ttft_s,
+            tpot_s=latencies.tpot_s,
             finished=self._finished,
             calls=tuple(self._active.values()),
         )

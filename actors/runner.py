@@ -10,11 +10,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from ray.exceptions import RayError
-from ray.serve.exceptions import BackPressureError, RayServeException
-
+from actors.failures import call_failed
 from actors.leases import LeaseBook
-from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from actors.protocol import (
+    EngineChunk,
+    EngineRequest,
+    ToolCallDelta,
+    merged,
+    whole_calls,
+)
 from runtime.config import AppConfig
 from runtime.decide import Decider
 from runtime.errors import InfraMindError
@@ -31,7 +35,6 @@ from runtime.events import (
     Drop,
     FailureKind,
     Finish,
-    Planned,
     Refuse,
     RunCall,
     TelemetryChanged,
@@ -39,7 +42,17 @@ from runtime.events import (
     WorkflowEvent,
 )
 from runtime.load import LocalLoad
-from runtime.types import Answer, Call, CallResult, Query, StepKind, TaskKind, Topology
+from runtime.types import (
+    Answer,
+    Call,
+    CallResult,
+    Query,
+    StepKind,
+    TaskKind,
+    TokenLogprob,
+    Topology,
+)
+from runtime.watch import CallWatch
 from runtime.workflow import WorkflowState
 
 logger = logging.getLogger(__name__)
@@ -64,9 +77,12 @@ class StepStarted:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """A piece of the answer's text."""
+    """A piece of the answer number ``choice``."""
 
     text: str
+    choice: int = 0
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 Progress = Started | StepStarted | Delta | Answer
@@ -81,6 +97,7 @@ class Services:
     classify: Callable[[str, TaskKind | None], Awaitable[tuple[TaskKind, Any]]]
     leases: LeaseBook
     load: LocalLoad
+    watch: CallWatch
     engines: dict[str, Any]
 
 
@@ -104,19 +121,28 @@ class QueryRunner:
         self._streaming = streaming
         self._state = WorkflowState(query, services.config, arrival_s)
         self._decider = services.decider(query.policy)
-        self._events: asyncio.Queue[WorkflowEvent] = asyncio.Queue()
+        self._outcome: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._streamed: list[str] = []
+        self._streamed: dict[int, list[str]] = {}  # what has left, by choice
         self._embedding: Sequence[float] | None = None
 
     def cancel(self) -> None:
         """The client went away."""
-        self._events.put_nowait(Cancelled())
+        self._take(Cancelled())
+
+    def lost(self, call_id: str) -> None:
+        """No replica knows of a call any more: give it up; unknown ids are ignored."""
+        call, task = self._state.call(call_id), self._tasks.pop(call_id, None)
+        if call is not None and task is not None:
+            task.cancel()
+            event = self._lost(call, "no replica has reported the call for too long")
+            self._ended(call, event)
+            self._take(event)
 
     def telemetry_changed(self) -> None:
         """A new snapshot arrived; only a query with a parked step cares."""
         if any(step.status == "parked" for step in self._state.steps):
-            self._events.put_nowait(TelemetryChanged())
+            self._take(TelemetryChanged())
 
     async def run(self) -> Answer:
         """Run to the outcome; never raises for a failure of the query itself."""
@@ -124,20 +150,19 @@ class QueryRunner:
         timer = asyncio.get_running_loop().call_later(left_s, self._deadline_passed)
         try:
             self._perform_all(self._guard(self._state.start))
-            while self._state.answer is None:
-                event = await self._events.get()
-                commands = self._guard(lambda now, event=event: self._state.handle(event, now))
-                if isinstance(event, Planned) and self._state.answer is None:
-                    self._emit(Started(event.plan.topology))
-                self._perform_all(commands)
-            return self._state.answer
+            return await self._outcome
         finally:
             timer.cancel()
             for task in list(self._tasks.values()):
                 task.cancel()
 
     def _deadline_passed(self) -> None:
-        self._events.put_nowait(DeadlinePassed("".join(self._streamed)))
+        first = self._streamed[min(self._streamed)] if self._streamed else []
+        self._take(DeadlinePassed("".join(first)))
+
+    def _take(self, event: WorkflowEvent) -> None:
+        """Apply one event and do what follows from it."""
+        self._perform_all(self._guard(lambda now: self._state.handle(event, now)))
 
     def _guard(self, advance: Callable[[float], list[WorkflowCommand]]) -> list[WorkflowCommand]:
         """Advance the state machine; what is wrong with a plan or a policy ends the query."""
@@ -151,14 +176,15 @@ class QueryRunner:
             return self._state.fail(InfraMindError(f"the policy failed: {error!r}"), now)
 
     def _perform_all(self, commands: list[WorkflowCommand]) -> None:
-        """Perform commands and those that they lead to; deciding on a route needs no waiting."""
-        while commands:
-            commands = [c for command in commands for c in self._perform(command)]
+        """Perform commands, and what each leads to before the next: a step is routed with the
+        calls of its siblings on their way."""
+        for command in commands:
+            self._perform_all(self._perform(command))
 
     def _perform(self, command: WorkflowCommand) -> list[WorkflowCommand]:
         match command:
             case AskPlan():
-                self._tasks["plan"] = asyncio.create_task(self._plan())
+                return self._ask_plan()
             case AskRoute() as ask:
                 return self._guard(lambda now: self._route(ask, now))
             case RunCall(call=call):
@@ -168,25 +194,32 @@ class QueryRunner:
                     task.cancel()
             case Finish(answer=answer):
                 self._emit(answer)
+                if not self._outcome.done():
+                    self._outcome.set_result(answer)
             case _:
                 assert_never(command)
         return []
 
-    async def _plan(self) -> None:
-        """Find kind and embedding, where anybody wants them, then ask the planner."""
-        query, task = self.query, self.query.task or TaskKind.GENERAL
-        if query.task is None or self._decider.policy.needs_embedding:
-            task, self._embedding = await self._services.classify(query.question, query.task)
+    def _ask_plan(self) -> list[WorkflowCommand]:
+        """Ask the planner; first find kind and embedding, where anybody wants them."""
+        task = self.query.task
+        if task is not None and not self._decider.policy.needs_embedding:
+            return self._guard(lambda now: self._plan(task, now))
+        self._tasks["plan"] = asyncio.create_task(self._classify())
+        return []
 
-        def ask(now: float) -> list[WorkflowCommand]:
-            pool, left_s = self._services.load.view(now), self._state.deadline_s - now
-            planned = self._decider.plan(query, task, pool, left_s, self._embedding)
-            self._events.put_nowait(planned)
-            return []
+    async def _classify(self) -> None:
+        classify = self._services.classify
+        task, self._embedding = await classify(self.query.question, self.query.task)
+        self._perform_all(self._guard(lambda now: self._plan(task, now)))
 
-        self._perform_all(self._guard(ask))
-        if self._state.answer is not None:
-            self._events.put_nowait(TelemetryChanged())  # wakes the loop, which then ends
+    def _plan(self, task: TaskKind, now: float) -> list[WorkflowCommand]:
+        pool, left_s = self._services.load.view(now), self._state.deadline_s - now
+        planned = self._decider.plan(self.query, task, pool, left_s, self._embedding)
+        commands = self._state.handle(planned, now)
+        if self._state.answer is None:
+            self._emit(Started(planned.plan.topology))
+        return commands
 
     def _route(self, ask: AskRoute, now: float) -> list[WorkflowCommand]:
         if self._state.answer is not None:
@@ -208,20 +241,19 @@ class QueryRunner:
         # Also here: a task that is cancelled before it began runs none of its own code.
         task.add_done_callback(lambda _: self._ended(call))
 
-    def _ended(self, call: Call) -> None:
+    def _ended(self, call: Call, event: WorkflowEvent | None = None) -> None:
         """The call no longer counts as load; saying it twice is harmless."""
-        self._services.load.ended(call.call_id, call.model, time.monotonic())
+        self._services.load.ended(call.call_id, call.model, time.monotonic(), event)
 
     async def _run_call(self, call: Call) -> None:
         event = await self._attempt(call)
-        self._ended(call)
+        self._ended(call, event)
         self._tasks.pop(call.call_id, None)
-        self._events.put_nowait(event)
+        self._take(event)
 
     async def _attempt(self, call: Call) -> WorkflowEvent:
         """Lease, call, release; what went wrong becomes an event."""
         started = time.monotonic()
-        before = len(self._streamed)
         request = Acquire(
             call.call_id,
             self._services.leases.holder,
@@ -230,34 +262,46 @@ class QueryRunner:
             call.path_s,
             self._state.hard,
         )
+        leases = self._services.leases
         try:
-            async with self._services.leases.lease(call.model, request) as verdict:
-                if isinstance(verdict, Drop):
-                    return CallDropped(call.call_id)
-                if isinstance(verdict, Refuse):
-                    return CallFailed(
-                        call.call_id,
-                        FailureKind.REFUSED,
-                        f"the backlog of {call.model} is full",
-                        retry_after_s=verdict.retry_after_s,
-                    )
-                granted = time.monotonic()
-                max_tokens = self._state.max_tokens_at(call.call_id, granted)
-                if max_tokens < 1:
-                    message = f"the time left allows no token on {call.model}"
-                    return CallFailed(call.call_id, FailureKind.TIME, message)
-                result = await self._generate(call, max_tokens, started, granted)
-                return CallDone(call.call_id, result)
-        except EngineRefused as error:
-            context = error.kind == "context"
-            kind = FailureKind.CONTEXT if context else FailureKind.REQUEST
-            return CallFailed(call.call_id, kind, f"{call.model}: {error.message}")
-        except BackPressureError as error:
-            return CallFailed(call.call_id, FailureKind.REFUSED, f"{call.model}: {error}")
-        except (RayError, RayServeException, RuntimeError, OSError) as error:
-            streamed = len(self._streamed) > before
-            message = f"{call.model}: {_first_line(error)}"
-            return CallFailed(call.call_id, FailureKind.MODEL, message, streamed)
+            verdict = await leases.acquire(call.model, request)
+            if isinstance(verdict, Drop):
+                return CallDropped(call.call_id)
+            if isinstance(verdict, Refuse):
+                return CallFailed(
+                    call.call_id,
+                    FailureKind.REFUSED,
+                    f"the backlog of {call.model} is full",
+                    retry_after_s=verdict.retry_after_s,
+                )
+            if not self._services.load.admits(call.call_id, call.model):
+                message = f"{call.model} is left alone since it only fails"
+                return CallFailed(call.call_id, FailureKind.OPEN, message)
+            granted = time.monotonic()
+            max_tokens = self._state.max_tokens_at(call.call_id, granted)
+            if max_tokens < 1:
+                message = f"the time left allows no token on {call.model}"
+                return CallFailed(call.call_id, FailureKind.TIME, message)
+            self._services.watch.began(call.call_id, call.model)
+            result = await self._generate(call, max_tokens, started, granted)
+            return CallDone(call.call_id, result)
+        except asyncio.CancelledError:
+            if not _cancelled_by_us():  # by the replica, as it went down
+                return self._lost(call, "the replica gave up the call")
+            raise
+        except Exception as error:
+            return call_failed(call, error, self._has_left(call))
+        finally:
+            self._services.watch.ended(call.call_id)
+            leases.release(call.model, call.call_id)
+
+    def _lost(self, call: Call, why: str) -> CallFailed:
+        message = f"{call.model}: {why}"
+        return CallFailed(call.call_id, FailureKind.LOST, message, self._has_left(call))
+
+    def _has_left(self, call: Call) -> bool:
+        """Whether some of the call's text is with the client."""
+        return call.final and call.choice in self._streamed
 
     async def _generate(
         self, call: Call, max_tokens: int, started: float, granted: float
@@ -270,15 +314,16 @@ class QueryRunner:
             sampling=call.sampling,
             stream=call.final and self._streaming,
             limit_s=self._state.time_limit_at(call.call_id, granted),
+            prompt=call.prompt,
+            stall_s=self._state.stall_limit_at(call.call_id, granted),
         )
         engine = self._services.engines[call.model]
         if request.stream:
-            last, text = await self._stream(engine, request)
+            last = await self._stream(engine, request, call.choice)
         else:
             last = await engine.answer.remote(request)
-            text = last.text
         return CallResult(
-            text=text,
+            text=last.text,
             finish_reason=last.finish_reason or "stop",
             prompt_tokens=last.prompt_tokens,
             completion_tokens=last.completion_tokens,
@@ -286,30 +331,27 @@ class QueryRunner:
             service_s=time.monotonic() - granted,
             ttft_s=last.ttft_s,
             replica=last.replica,
+            tool_calls=whole_calls(last.tool_calls),
+            logprobs=last.logprobs,
         )
 
-    async def _stream(self, engine: Any, request: EngineRequest) -> tuple[EngineChunk, str]:
-        """The last chunk and the whole text; every piece is emitted as it comes."""
+    async def _stream(self, engine: Any, request: EngineRequest, choice: int) -> EngineChunk:
+        """The whole answer as one chunk; every piece is emitted as it comes."""
         response = engine.options(stream=True).generate.remote(request)
-        texts: list[str] = []
-        last: EngineChunk | None = None
+        chunks: list[EngineChunk] = []
         try:
             async for chunk in response:
-                last = chunk
-                if chunk.text:
-                    texts.append(chunk.text)
-                    self._streamed.append(chunk.text)
-                    self._emit(Delta(chunk.text))
+                chunks.append(chunk)
+                if chunk.text or chunk.tool_calls or chunk.logprobs:
+                    self._streamed.setdefault(choice, []).append(chunk.text)
+                    self._emit(Delta(chunk.text, choice, chunk.tool_calls, chunk.logprobs))
         except asyncio.CancelledError:
             with contextlib.suppress(Exception):
                 response.cancel()
             raise
-        if last is None or last.finish_reason is None:
-            raise RuntimeError("the engine ended without a last chunk")
-        return last, "".join(texts)
+        return merged(chunks)
 
 
-def _first_line(error: BaseException) -> str:
-    cause = getattr(error, "cause", None) or error
-    lines = str(cause).strip().splitlines()
-    return f"{type(cause).__name__}: {lines[-1] if lines else 'no message'}"
+def _cancelled_by_us() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0

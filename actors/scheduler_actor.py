@@ -1,9 +1,13 @@
-"""The scheduler of one model: a ``DispatchState`` behind awaitable leases. Tokens never pass it."""
+"""The scheduler of one model: a ``DispatchState`` that hears holders in batches and mails them.
+
+Tokens never pass it, and while nobody waits calls do not either: see ``runtime.leasing``.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from typing import Any
 
@@ -15,23 +19,60 @@ from runtime.config import parse_config
 from runtime.dispatch import DispatchState
 from runtime.events import (
     Acquire,
-    Cancel,
     CapacityChanged,
+    DispatchCommand,
     DispatchEvent,
-    Drop,
     EngineCalls,
-    Grant,
+    Held,
     HolderLost,
-    LeaseId,
-    Lost,
+    Mail,
     Refuse,
     Register,
-    Release,
     Tick,
 )
 from runtime.telemetry import ModelLoad
 
-Outcome = Grant | Drop | Refuse | Lost | None
+POLL_S = 1.0
+"""A holder that polls gets mail at least so often, be it empty."""
+
+REPORT_GAP_S = 0.05
+
+logger = logging.getLogger(__name__)
+
+
+class _Mailbox:
+    """Commands for one holder that it has not acknowledged yet. Its id is never used again."""
+
+    def __init__(self) -> None:
+        self.seen_s = time.monotonic()
+        self.news = asyncio.Event()
+        self._box = time.time_ns()
+        self._number = 0
+        self._unread: list[DispatchCommand] = []
+        self._contended = False
+
+    @property
+    def num_unread(self) -> int:
+        return len(self._unread)
+
+    def put(self, command: DispatchCommand) -> None:
+        self._unread.append(command)
+        self._number += 1
+        self.news.set()
+
+    def acknowledge(self, box: int, number: int) -> None:
+        """Everything up to ``number`` has arrived."""
+        if box == self._box:
+            del self._unread[: max(0, len(self._unread) - (self._number - number))]
+
+    def stale(self, contended: bool) -> bool:
+        """Whether there is something to tell."""
+        return bool(self._unread) or contended != self._contended
+
+    def mail(self, contended: bool) -> Mail:
+        self.news.clear()
+        self._contended = contended
+        return Mail(self._box, self._number, tuple(self._unread), contended)
 
 
 class SchedulerActor:
@@ -40,19 +81,17 @@ class SchedulerActor:
     def __init__(self, model: str, config: dict[str, Any]) -> None:
         self._config = parse_config(config)
         settings = self._config.model(model)
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        self._slots = settings.max_num_seqs * settings.replicas
         self._state = DispatchState(
             model,
             epoch=time.time_ns(),
-            slots=settings.max_num_seqs * settings.replicas,
+            slots=self._slots,
             order=self._config.order,
             max_backlog=self._config.limits.max_backlog_per_model,
             now=time.monotonic(),
-            recovering=restarted,
+            recovering=ray.get_runtime_context().was_current_actor_reconstructed,
         )
-        self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
-        self._holders: dict[str, float] = {}
-        self._slots = settings.max_num_seqs * settings.replicas
+        self._boxes: dict[str, _Mailbox] = {}
         self._monitor = ActorRef(ActorNames(self._config.digest).monitor)
         self._changed = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -62,61 +101,59 @@ class SchedulerActor:
         """Answers once the actor runs."""
         return True
 
-    async def acquire(self, request: Acquire) -> Outcome:
-        """Wait for a lease; ``None`` when the call was withdrawn while it waited."""
-        self._holders[request.holder] = time.monotonic()
-        future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-        self._waiters.setdefault(request.call_id, []).append(future)
-        try:
-            self._apply(request)
-        except ValueError:
-            self._resolve(request.call_id, None)
-            raise
-        return await future
+    async def submit(self, holder: str, events: tuple[DispatchEvent, ...]) -> None:
+        """What happened at ``holder``, in order."""
+        self._box(holder)
+        for event in events:
+            self._apply(event)
 
-    async def release(self, lease: LeaseId, call_id: str) -> None:
-        """Give a lease back, also one that was registered anew under another number."""
-        self._apply(Release(lease))
-        self._apply(Cancel(call_id))
+    async def poll(self, holder: str, read: tuple[int, int], held: tuple[Held, ...] | None) -> Mail:
+        """Mail for ``holder``, at the latest after ``POLL_S``.
 
-    async def cancel(self, call_id: str) -> None:
-        """Withdraw a call, waiting or leased."""
-        self._apply(Cancel(call_id))
-        self._resolve(call_id, None)
-
-    async def heartbeat(self, holder: str, calls: tuple[str, ...]) -> int:
-        """A holder lives and runs ``calls``; returns the epoch.
-
-        A restarted scheduler learns from it which leases are out; a holder that was given up
-        gets its leases back. For leases that are known it changes nothing.
+        ``read`` are box and number of the last mail that arrived there; ``held``, now and then,
+        is what it runs.
         """
-        self._holders[holder] = time.monotonic()
-        if calls:
-            self._apply(Register(holder, calls))
-        return self._state.epoch
+        box = self._box(holder)
+        box.acknowledge(*read)
+        if held is not None:
+            self._apply(Register(holder, held))
+        if not box.stale(self._state.contended):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(box.news.wait(), POLL_S)
+        return box.mail(self._state.contended)
 
     async def counters(self) -> dict[str, int]:
         """Counts since the start, and what is out now; for tests and metrics."""
         report = self._state.report(time.monotonic())
-        waiting = sum(len(futures) for futures in self._waiters.values())
-        now = {"backlog": report.backlog, "leased": report.leased, "waiters": waiting}
+        unread = sum(box.num_unread for box in self._boxes.values())
+        now = {"backlog": report.backlog, "leased": report.leased, "unread": unread}
         return {**self._state.counters, **now}
 
+    def _box(self, holder: str) -> _Mailbox:
+        box = self._boxes.get(holder)
+        if box is None:
+            box = self._boxes[holder] = _Mailbox()
+        box.seen_s = time.monotonic()
+        return box
+
     def _apply(self, event: DispatchEvent) -> None:
-        running = event.calls if isinstance(event, Register) else ()
-        for command in self._state.handle(event, time.monotonic()):
-            delivered = self._resolve(command.call_id, command)
-            if isinstance(command, Grant) and not delivered and command.call_id not in running:
-                self._apply(Release(command.lease))
+        was_contended = self._state.contended
+        for command in self._handle(event):
+            if (box := self._boxes.get(command.holder)) is not None:
+                box.put(command)
+        if self._state.contended and not was_contended:
+            for box in self._boxes.values():
+                box.news.set()
         self._changed.set()
 
-    def _resolve(self, call_id: str, outcome: Outcome) -> bool:
-        delivered = False
-        for future in self._waiters.pop(call_id, ()):
-            if not future.done():
-                future.set_result(outcome)
-                delivered = True
-        return delivered
+    def _handle(self, event: DispatchEvent) -> list[DispatchCommand]:
+        try:
+            return self._state.handle(event, time.monotonic())
+        except ValueError as error:
+            logger.error("refused: %s", error)
+            if isinstance(event, Acquire):
+                return [Refuse(event.call_id, event.holder, 1.0)]
+            return []
 
     async def _tick(self) -> None:
         """Wake when the state machine wants to, and look for lost holders."""
@@ -127,13 +164,13 @@ class SchedulerActor:
             await asyncio.sleep(min(period, max(0.0, wake - now)) if wake else period)
             self._apply(Tick())
             timeout = self._config.telemetry.holder_timeout_s
-            for holder, seen in list(self._holders.items()):
-                if time.monotonic() - seen > timeout:
-                    del self._holders[holder]
+            for holder, box in list(self._boxes.items()):
+                if time.monotonic() - box.seen_s > timeout:
+                    del self._boxes[holder]  # if it lives after all, a new box tells it so
                     self._apply(HolderLost(holder))
 
     async def _report(self) -> None:
-        """Tell the monitor the backlog, at most every 50 ms; learn capacity and engine calls."""
+        """Tell the monitor the backlog after every change; learn capacity and engine calls."""
         while True:
             with contextlib.suppress(TimeoutError):
                 period = self._config.telemetry.report_period_s
@@ -147,7 +184,7 @@ class SchedulerActor:
                 self._learn(load)
             except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(REPORT_GAP_S)
 
     def _learn(self, load: ModelLoad | None) -> None:
         if load is None or load.replicas == 0:

@@ -34,6 +34,7 @@ def _model(config: AppConfig, name: str, snapshot: PoolTelemetry | None) -> dict
         "name": name,
         "backend": model.backend,
         "simulated": model.simulated,
+        "endpoint": model.endpoint.host if model.endpoint else None,
         "context_tokens": model.context_tokens,
         "max_num_seqs": model.max_num_seqs,
         **figures,

@@ -7,8 +7,10 @@ import json
 import time
 from typing import Any
 
+from actors.protocol import ToolCallDelta
+from actors.runner import Delta
 from runtime.errors import InfraMindError, Overloaded, RequestError
-from runtime.types import Answer, Query
+from runtime.types import Answer, Choice, Query, TokenLogprob, ToolCall
 
 HTTP_STATUS = {
     "invalid_request": 400,
@@ -16,12 +18,18 @@ HTTP_STATUS = {
     "unsupported_parameter": 400,
     "context_length_exceeded": 400,
     "model_not_found": 404,
+    "query_not_found": 404,
     "body_too_large": 413,
     "overloaded": 429,
     "cancelled": 499,
     "no_model_answered": 502,
+    "unavailable": 503,
+    "model_unavailable": 503,
     "deadline_exceeded": 504,
 }
+
+
+FINISH_REASONS = ("stop", "length", "tool_calls", "content_filter")
 
 
 def error_object(
@@ -104,16 +112,52 @@ def summary(answer: Answer) -> dict[str, Any]:
 
 def completion(answer: Answer, model: str) -> dict[str, Any]:
     """``chat.completion``."""
-    message = {"role": "assistant", "content": answer.text}
     return {
         "id": answer.query_id,
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
-        "choices": [{"index": 0, "message": message, "finish_reason": answer.finish_reason}],
+        "choices": [_choice(choice) for choice in answer.choices],
         "usage": usage(answer),
         "inframind": summary(answer),
     }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+    if choice.tool_calls:
+        message["content"] = choice.text or None
+        message["tool_calls"] = [_tool_call(call) for call in choice.tool_calls]
+    return {
+        "index": choice.index,
+        "message": message,
+        "logprobs": _logprobs(choice.logprobs),
+        "finish_reason": finish_reason(choice.finish_reason),
+    }
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": call.call_id, "type": "function", "function": function}
+
+
+def finish_reason(reason: str) -> str:
+    """``reason``, or ``stop`` for what an engine may say and OpenAI's clients do not know."""
+    return reason if reason in FINISH_REASONS else "stop"
+
+
+def _logprobs(logprobs: tuple[TokenLogprob, ...] | None) -> dict[str, Any] | None:
+    if logprobs is None:
+        return None
+    content = [
+        {**_token(one.token, one.logprob), "top_logprobs": [_token(*top) for top in one.top]}
+        for one in logprobs
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _token(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": list(token.encode("utf-8", "replace"))}
 
 
 def usage(answer: Answer) -> dict[str, int]:
@@ -129,35 +173,67 @@ def usage(answer: Answer) -> dict[str, int]:
 class ChunkWriter:
     """Server-sent events of one ``chat.completion.chunk`` stream."""
 
-    def __init__(self, query_id: str, model: str) -> None:
+    def __init__(self, query: Query, model: str) -> None:
+        self._n = query.n
         self._base = {
-            "id": query_id,
+            "id": query.query_id,
             "object": "chat.completion.chunk",
             "created": int(time.time()),
             "model": model,
         }
 
-    def first(self) -> str:
-        """The chunk that opens the assistant's message."""
-        return self._chunk({"role": "assistant", "content": ""}, None)
+    def first(self) -> list[str]:
+        """The chunks that open the assistant's messages."""
+        return [self._chunk(i, {"role": "assistant", "content": ""}) for i in range(self._n)]
 
-    def delta(self, text: str) -> str:
-        return self._chunk({"content": text}, None)
+    def delta(self, piece: Delta) -> str:
+        """A piece of one answer."""
+        delta: dict[str, Any] = {}
+        if piece.text or not piece.tool_calls:
+            delta["content"] = piece.text
+        if piece.tool_calls:
+            delta["tool_calls"] = [_tool_call_delta(call) for call in piece.tool_calls]
+        extra = {} if piece.logprobs is None else {"logprobs": _logprobs(piece.logprobs)}
+        return self._chunk(piece.choice, delta, **extra)
 
-    def last(self, answer: Answer) -> str:
-        """The chunk with the finish reason, and what the headers could not tell yet."""
-        return self._chunk({}, answer.finish_reason, inframind=summary(answer))
+    def last(self, answer: Answer) -> list[str]:
+        """The chunks with the finish reasons; the very last has what no header could tell yet."""
+        reasons = finish_reasons(answer, self._n)
+        chunks = [self._chunk(i, {}, reason) for i, reason in enumerate(reasons[:-1])]
+        return [*chunks, self._chunk(self._n - 1, {}, reasons[-1], inframind=summary(answer))]
 
     def usage(self, answer: Answer) -> str:
         """The chunk without choices that ``include_usage`` asks for."""
-        return _event({**self._base, "choices": [], "usage": usage(answer)})
+        return event({**self._base, "choices": [], "usage": usage(answer)})
 
     def error(self, answer: Answer) -> str:
-        return _event(failure_response(answer)[1])
+        return event(failure_response(answer)[1])
 
-    def _chunk(self, delta: dict[str, str], finish: str | None, **extra: Any) -> str:
-        choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return _event({**self._base, "choices": [choice], **extra})
+    def _chunk(
+        self,
+        index: int,
+        delta: dict[str, Any],
+        finish: str | None = None,
+        logprobs: dict[str, Any] | None = None,
+        **extra: Any,
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return event({**self._base, "choices": [choice], **extra})
+
+
+def _tool_call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    function: dict[str, Any] = {"arguments": call.arguments}
+    delta: dict[str, Any] = {"index": call.index, "function": function}
+    if call.name is not None:
+        delta |= {"id": call.call_id, "type": "function"}
+        function["name"] = call.name
+    return delta
+
+
+def finish_reasons(answer: Answer, n: int) -> list[str]:
+    """Of each of ``n`` answers; one that is missing was cut short."""
+    reasons = {choice.index: choice.finish_reason for choice in answer.choices}
+    return [finish_reason(reasons.get(i, "length")) for i in range(n)]
 
 
 def comment(text: str) -> str:
@@ -168,13 +244,15 @@ def comment(text: str) -> str:
 DONE = "data: [DONE]\n\n"
 
 
-def _event(data: dict[str, Any]) -> str:
+def event(data: dict[str, Any]) -> str:
+    """One server-sent event."""
     return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
 
 
 def native_answer(answer: Answer) -> dict[str, Any]:
     """The body of ``POST /v1/queries``: the answer with its whole trace."""
     body = dataclasses.asdict(answer)
+    del body["choices"]  # there is one, and it is `text`
     body["budget_left_s"] = answer.budget_left_s
     body["kept_budget"] = answer.kept_budget
     body["models"] = list(answer.models)

@@ -14,6 +14,7 @@ from actors.classify import Classifier
 from actors.leases import LeaseBook
 from actors.names import ActorNames, ActorRef
 from actors.runner import Progress, QueryRunner, Services
+from runtime.calls import query_of
 from runtime.config import parse_config
 from runtime.decide import Decider
 from runtime.errors import Overloaded
@@ -21,7 +22,15 @@ from runtime.load import LocalLoad
 from runtime.outcome import Progress as Facts
 from runtime.outcome import build_answer
 from runtime.policy import make_policy
+from runtime.telemetry import PoolTelemetry
 from runtime.types import Answer, Query
+from runtime.watch import CallWatch
+
+MONITOR_SILENT_S = 8.0
+"""An answer to a poll of the monitor comes within 5 s, if it runs."""
+
+LOOK_GAP_S = 0.5
+"""Between two looks for calls that no replica knows of any more."""
 
 
 class WorkflowActor:
@@ -33,6 +42,7 @@ class WorkflowActor:
         self._config = parse_config(config)
         names = ActorNames(self._config.digest)
         models = tuple(model.name for model in self._config.models)
+        self._name = names.workflow(index)
         self._limit = -(-self._config.limits.max_queries_in_flight // self._config.workflow_actors)
         self._monitor = ActorRef(names.monitor)
         self._deciders = {"": Decider(self._config, make_policy(self._config))}
@@ -43,12 +53,13 @@ class WorkflowActor:
             classify=Classifier(embed, self._config.embedding.timeout_s).classify,
             leases=LeaseBook(f"{names.workflow(index)}:{time.time_ns()}", names, models),
             load=LocalLoad(self._config),
+            watch=CallWatch(self._config.limits.silent_s),
             engines=engines,
         )
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self._follow_telemetry()),
-            loop.create_task(self._services.leases.run_heartbeats()),
+            *self._services.leases.start(),
         ]
 
     async def ready(self) -> bool:
@@ -83,7 +94,10 @@ class WorkflowActor:
             "queries": len(self._runners),
             "calls": self._services.load.num_in_flight,
             "leases": self._services.leases.num_held,
+            "idle_leases": self._services.leases.num_idle,
             "bypassed": self._services.leases.num_bypassed,
+            "watched": len(self._services.watch),
+            "breakers_not_closed": len(self._services.load.breakers(time.monotonic())),
         }
 
     async def _run(
@@ -108,22 +122,38 @@ class WorkflowActor:
         return self._deciders[key]
 
     async def _follow_telemetry(self) -> None:
-        version = -1
+        """Keep the newest snapshot and do what follows from it; tell the monitor our breakers."""
+        version, looked_s, load = -1, 0.0, self._services.load
         while True:
+            states = (self._name, load.breakers(time.monotonic()))
             try:
-                snapshot = await self._monitor.get().wait.remote(version, 5.0)
-            except (RayError, ValueError):
+                wait = self._monitor.get().wait.remote(version, 5.0, breakers=states)
+                snapshot = await asyncio.wait_for(wait, MONITOR_SILENT_S)
+            except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()
                 version = -1
                 await asyncio.sleep(0.2)
+                self._wake_parked()
                 continue
             if snapshot.version == version:
                 continue
-            version = snapshot.version
-            self._services.load.update(snapshot, time.monotonic())
-            for runner in list(self._runners.values()):
-                with contextlib.suppress(Exception):
-                    runner.telemetry_changed()
+            version, now = snapshot.version, time.monotonic()
+            load.update(snapshot, now)
+            self._wake_parked()
+            if now - looked_s >= LOOK_GAP_S:
+                looked_s = now
+                self._give_up_lost(snapshot, now)
+
+    def _wake_parked(self) -> None:
+        for runner in list(self._runners.values()):
+            with contextlib.suppress(Exception):
+                runner.telemetry_changed()
+
+    def _give_up_lost(self, snapshot: PoolTelemetry, now: float) -> None:
+        """Calls that no replica knows of any more are tried elsewhere."""
+        for call_id in self._services.watch.look(snapshot, now):
+            if runner := self._runners.get(query_of(call_id)):
+                runner.lost(call_id)
 
 
 def _refused(query: Query, arrival_s: float, limit: int) -> Answer:

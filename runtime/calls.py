@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runtime.config import AppConfig, ModelConfig
+from runtime.formats import step_sampling
 from runtime.prompts import PromptParts, fit
 from runtime.strategies import affordable_tokens, token_cap
 from runtime.types import Call, Query, Route, Speed, Step, StepKind, Strategy
@@ -20,7 +21,7 @@ def build_call(
     steps_after: int,
     left_s: float | None,
     final: bool,
-    requested: int | None,
+    may_be_answer: bool,
 ) -> Call:
     """The call of ``step`` on the model of ``route``.
 
@@ -28,12 +29,15 @@ def build_call(
         steps_after: length of the critical path that must follow.
         left_s: seconds left of a hard budget, ``None`` where nothing is capped by it.
         final: whether the step's text is the answer.
-        requested: the caller's cap on tokens, where it holds for this step.
+        may_be_answer: whether it can become the answer; the caller's cap on tokens, stop words
+            and format of the answer then hold for it.
 
     Raises:
         ContextExceeded: the prompt does not fit the model.
     """
     model = config.model(route.model)
+    sampling = step_sampling(query.sampling, step, may_be_answer)
+    requested = sampling.max_tokens if may_be_answer else None
     cap = _cap(config, model, step, route.strategy, requested)
     fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
     cap, prompt_tokens = fitted.max_tokens, fitted.prompt_tokens
@@ -47,14 +51,21 @@ def build_call(
         step_id=step.step_id,
         model=route.model,
         strategy=route.strategy,
-        messages=fitted.messages,
+        messages=() if query.raw_prompt else fitted.messages,
         max_tokens=cap,
         prompt_tokens=prompt_tokens,
         service_s=service_s,
         path_s=steps_after * service_s,
-        sampling=query.sampling,
+        sampling=sampling,
         final=final,
+        choice=step.agent if step.kind is StepKind.DIRECT else 0,
+        prompt=query.question if query.raw_prompt else None,
     )
+
+
+def query_of(call_id: str) -> str:
+    """The id of the query that a call belongs to."""
+    return call_id.rsplit(".", 2)[0]
 
 
 def share_s(left_s: float, steps_after: int, service_s: float) -> float:

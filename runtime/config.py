@@ -11,114 +11,19 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from runtime.errors import ConfigError
+from runtime.model_config import Count, Positive, Probability, Strict
+from runtime.model_config import FaultConfig as FaultConfig
+from runtime.model_config import ModelConfig as ModelConfig
+from runtime.model_config import SpeedConfig as SpeedConfig
 from runtime.types import STRATEGIES, Strategy, TaskKind
 
 CONFIG_VERSION = 1
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
-Probability = Annotated[float, Field(ge=0, le=1)]
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class SpeedConfig(_Strict):
-    """What is assumed of a model's speed until telemetry has measured it.
-
-    One engine iteration with ``b`` sequences takes ``token_s + token_s_per_seq * b`` seconds and
-    gives each of them one token.
-    """
-
-    prefill_tokens_per_s: Positive
-    token_s: Positive
-    token_s_per_seq: NonNegative = 0.0
-
-
-class FaultConfig(_Strict):
-    """Faults that the fake engine injects, drawn per call from ``seed``."""
-
-    error_rate: Probability = 0.0
-    hang_rate: Probability = 0.0
-    slow_rate: Probability = 0.0
-    slow_factor: Positive = 4.0
-    seed: int = 0
-
-
-class FakeConfig(_Strict):
-    """The fake engine: real time and real bookkeeping, made-up text. Never a quality figure."""
-
-    kv_tokens: Count = 65536
-    answer_tokens: Count = 120
-    speedup: Positive = 1.0
-    faults: FaultConfig = FaultConfig()
-
-
-class PlacementConfig(_Strict):
-    """Where a replica runs. ``resources`` are Ray custom resources, one per GPU on a shared node.
-
-    ``gpu`` is the device index that the engine sees; replicas with the same ``gpu`` on a node
-    start one after another, since vLLM measures free memory while it starts.
-    """
-
-    accelerator_type: str | None = None
-    resources: dict[str, Positive] = {}
-    num_cpus: NonNegative = 1.0
-    gpu: int | None = Field(default=None, ge=0)
-
-
-class PriceConfig(_Strict):
-    """US dollars per million tokens."""
-
-    input: NonNegative
-    output: NonNegative
-
-
-class ModelConfig(_Strict):
-    """One model of the pool.
-
-    ``source`` is a hub id, a folder, or ``prepared:NAME`` (see ``inframind models list``).
-    ``engine`` goes to vLLM as it is; keys that this file sets itself are refused there.
-    """
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-    backend: Literal["vllm", "fake"]
-    source: str | None = None
-    context_tokens: Count
-    max_output_tokens: Count = 2048
-    max_num_seqs: Count = 16
-    replicas: Count = 1
-    speed: SpeedConfig
-    engine: dict[str, Any] = {}
-    env: dict[str, str] = {}
-    fake: FakeConfig = FakeConfig()
-    placement: PlacementConfig = PlacementConfig()
-    price: PriceConfig | None = None
-    request_router: str | None = None
-
-    @property
-    def simulated(self) -> bool:
-        """Whether its text is made up; every answer that it takes part in says so."""
-        return self.backend == "fake"
-
-    @model_validator(mode="after")
-    def _check(self) -> ModelConfig:
-        if self.backend == "vllm" and not self.source:
-            raise ValueError(f"model {self.name!r}: backend vllm needs `source`")
-        taken = {"max_num_seqs", "max_model_len", "scheduling_policy", "enable_prefix_caching"}
-        if clash := taken & self.engine.keys():
-            raise ValueError(f"model {self.name!r}: `engine` may not set {sorted(clash)}")
-        if self.max_output_tokens >= self.context_tokens:
-            raise ValueError(f"model {self.name!r}: max_output_tokens must be below context_tokens")
-        return self
-
-
-class StrategyConfig(_Strict):
+class StrategyConfig(Strict):
     """Token caps of the three reasoning depths."""
 
     flash_tokens: Count = 256
@@ -131,14 +36,16 @@ class StrategyConfig(_Strict):
         ]
 
 
-class QualityConfig(_Strict):
+class QualityConfig(Strict):
     """Probability that one call is right: ``prior[task][model] = [Flash, Concise, DeepThink]``.
 
     ``status`` says what the numbers rest on; ``/v1/pool`` and the demo show it.
     """
 
     status: Literal["assumed", "measured"] = "assumed"
-    prior: dict[TaskKind, dict[str, tuple[Probability, Probability, Probability]]] = {}
+    prior: dict[TaskKind, dict[str, tuple[Probability, Probability, Probability]]] = Field(
+        default={}
+    )
 
     def expected(self, task: TaskKind, model: str, strategy: Strategy) -> float:
         """The prior, or 0.5 for what it does not list."""
@@ -146,27 +53,42 @@ class QualityConfig(_Strict):
         return 0.5 if row is None else row[STRATEGIES.index(strategy)]
 
 
-class PolicyConfig(_Strict):
+class PolicyConfig(Strict):
     """Which policy decides, and its options (each policy documents and checks its own)."""
 
     name: str = "greedy"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default={})
     seed: int = 0
 
 
-class LimitsConfig(_Strict):
-    """Hard bounds. Reaching one is a clear error, never a silent cut."""
+class LimitsConfig(Strict):
+    """Hard bounds. Reaching one is a clear error, never a silent cut.
+
+    ``stall_s`` is how long an engine may give a call no token, ``silent_s`` how long no replica
+    may know of a call, and ``park_s`` how long a step waits for a model past a soft deadline.
+    """
 
     max_agents: Annotated[int, Field(ge=1, le=6)] = 6
     max_calls_per_query: Count = 40
     max_tokens_per_query: Count = 200_000
     max_attempts_per_step: Count = 3
+    stall_s: Positive = 60.0
+    silent_s: Positive = 5.0
+    park_s: Positive = 60.0
     max_queries_in_flight: Count = 2000
     max_backlog_per_model: Count = 2000
     max_body_bytes: Count = 1_000_000
 
 
-class TelemetryConfig(_Strict):
+class BreakerConfig(Strict):
+    """When a model that only fails is left alone, and for how long (see ``runtime.breaker``)."""
+
+    failures: Count = 3
+    open_s: Positive = 10.0
+    max_open_s: Positive = 120.0
+
+
+class TelemetryConfig(Strict):
     """How often sources report, and when their figures stop counting.
 
     A source silent for ``stale_after_periods`` is unknown (``None``, never 0); after
@@ -179,7 +101,7 @@ class TelemetryConfig(_Strict):
     holder_timeout_s: Positive = 5.0
 
 
-class EmbeddingConfig(_Strict):
+class EmbeddingConfig(Strict):
     """``minilm``: all-MiniLM-L6-v2, needs torch. ``hash``: lexical feature hashing. Both 384-d."""
 
     backend: Literal["minilm", "hash"] = "hash"
@@ -189,7 +111,18 @@ class EmbeddingConfig(_Strict):
     timeout_s: Positive = 5.0
 
 
-class AppConfig(_Strict):
+class LongQueriesConfig(Strict):
+    """How long queries that were sent with ``Prefer: respond-async`` are kept, and how many.
+
+    ``keep_s`` counts from a query's end. The bounds hold for those that run, too.
+    """
+
+    keep_s: Positive = 3600.0
+    max_kept: Count = 1000
+    max_kept_bytes: Count = 100_000_000
+
+
+class AppConfig(Strict):
     """Everything one application needs; ``version`` is that of this schema."""
 
     version: Literal[1]
@@ -203,8 +136,10 @@ class AppConfig(_Strict):
     strategies: StrategyConfig = StrategyConfig()
     quality: QualityConfig = QualityConfig()
     limits: LimitsConfig = LimitsConfig()
+    breaker: BreakerConfig = BreakerConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    long_queries: LongQueriesConfig = LongQueriesConfig()
 
     @model_validator(mode="after")
     def _check(self) -> AppConfig:
@@ -217,6 +152,8 @@ class AppConfig(_Strict):
         for task, rows in self.quality.prior.items():
             if unknown := rows.keys() - known:
                 raise ValueError(f"quality.prior.{task}: no such model {sorted(unknown)}")
+        if self.long_queries.max_kept_bytes < 4 * self.limits.max_body_bytes:
+            raise ValueError("long_queries.max_kept_bytes is below 4 times limits.max_body_bytes")
         if self.default_budget_s > self.max_budget_s:
             raise ValueError("default_budget_s is above max_budget_s")
         return self
@@ -259,6 +196,6 @@ def _explain(item: Any, args: Mapping[str, Any]) -> str:
 
 def _all_keys() -> list[str]:
     keys: set[str] = set()
-    for cls in _Strict.__subclasses__():
+    for cls in Strict.__subclasses__():
         keys |= cls.model_fields.keys()
     return sorted(keys)

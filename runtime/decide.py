@@ -13,7 +13,8 @@ from runtime.errors import PlanError
 from runtime.events import AskRoute, Planned, Routed
 from runtime.load import ModelView, PoolView
 from runtime.policy import PlanView, Policy, StepView
-from runtime.prompts import count_tokens, needed_tokens
+from runtime.prompts import needed_tokens
+from runtime.token_estimate import count_tokens
 from runtime.types import Decision, Plan, Query, Route, Speed, Stop, Strategy, TaskKind, Wait
 from runtime.workflow import WorkflowState
 
@@ -64,6 +65,8 @@ class Decider:
                 may not.
         """
         query, step_id = state.query, ask.step_id
+        if not any(model.available for model in pool.models):
+            return self._nobody(step_id, pool, ask, query, 0)
         needed = needed_tokens(state.parts(step_id, Strategy.DEEPTHINK))
         candidates = allowed_models(pool, needed, ask.excluded, query.direct_model)
         if not candidates:
@@ -94,12 +97,15 @@ class Decider:
     def _nobody(
         self, step_id: int, pool: PoolView, ask: AskRoute, query: Query, needed: int
     ) -> Routed:
-        """Wait for a model that has no replica; where the prompt fits none, the largest says so."""
+        """Wait for a model that has no replica or only failed lately; where the prompt fits none,
+        the largest says so."""
         left = [m for m in pool.models if m.name not in ask.excluded]
         if query.direct_model is not None:
             left = [m for m in left if m.name == query.direct_model]
-        if any(not m.available and needed <= m.config.context_tokens for m in left):
-            return Routed(step_id, Wait())
+        away = [m for m in left if not m.available and needed <= m.config.context_tokens]
+        if away:
+            tripped = [m.retry_after_s for m in away if m.retry_after_s is not None]
+            return Routed(step_id, Wait(min(tripped, default=None)))
         largest = max(left, key=lambda m: m.config.context_tokens)
         return Routed(step_id, Route(largest.name, Strategy.FLASH), largest.speed)
 

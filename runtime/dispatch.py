@@ -22,6 +22,7 @@ from runtime.events import (
     Drop,
     EngineCalls,
     Grant,
+    Held,
     HolderLost,
     LeaseId,
     Lost,
@@ -136,6 +137,11 @@ class DispatchState:
         return max(now, min(times)) if times else None
 
     @property
+    def contended(self) -> bool:
+        """Whether leases that holders keep idle are wanted back."""
+        return len(self._queue) > 0 or len(self._leases) > self._slots
+
+    @property
     def orphans(self) -> frozenset[str]:
         """Calls whose holder was lost and that still take a slot."""
         return frozenset(self._orphans)
@@ -163,7 +169,8 @@ class DispatchState:
             case Cancel():
                 self.counters["cancelled"] += self._withdraw(event.call_id)
             case Register():
-                return [self._register(call, event.holder, now) for call in event.calls]
+                registered = (self._register(held, event.holder, now) for held in event.held)
+                return [grant for grant in registered if grant is not None]
             case HolderLost():
                 return self._lose(event.holder)
             case EngineCalls():
@@ -221,15 +228,33 @@ class DispatchState:
             self._free(call_id)
             self.counters["released"] += 1
 
-    def _register(self, call_id: str, holder: str, now: float) -> Grant:
+    def _register(self, held: Held, holder: str, now: float) -> Grant | None:
         """The holder knows what it runs: it has a lease from now on, even beyond the slots."""
-        if call_id in self._leases:
-            return self._adopt(call_id, holder)
-        entry = self._queue.remove(call_id)
+        if held.lease is not None and held.lease.epoch == self.epoch:
+            last = self._call_of_lease.get(held.lease.number)
+            if last is not None:
+                self._reuse(last, held, holder)
+                return None
+        if held.call_id in self._leases:
+            return self._adopt(held.call_id, holder)
+        entry = self._queue.remove(held.call_id)
         self.counters["registered"] += 1
-        grant = self._lend(call_id, holder, now - entry.enqueued_s if entry else 0.0)
+        grant = self._lend(held.call_id, holder, now - entry.enqueued_s if entry else 0.0)
         self._allowed = len(self._leases)
         return grant
+
+    def _reuse(self, last: str, held: Held, holder: str) -> None:
+        """The lease of ``last``, a call that ended, serves ``held`` now."""
+        grant = self._adopt(last, holder)
+        if last == held.call_id:
+            return
+        if held.call_id in self._leases:  # granted twice: this lease is one too many
+            self._free(last)
+            return
+        self._queue.remove(held.call_id)
+        del self._leases[last]
+        self._leases[held.call_id] = replace(grant, call_id=held.call_id)
+        self._call_of_lease[grant.lease.number] = held.call_id
 
     def _lose(self, holder: str) -> list[DispatchCommand]:
         entries = sorted(self._queue, key=lambda entry: entry.arrival)

@@ -8,10 +8,13 @@
     |- RequestError                invalid_request   400
     |  |- BadBudget                invalid_budget    400
     |  |- UnknownModel             model_not_found   404
+    |  |- QueryNotFound            query_not_found   404
     |  |- UnsupportedParameter     unsupported_parameter  400
     |  |- BodyTooLarge             body_too_large    413
     |  `- ContextExceeded          context_length_exceeded 400
     |- Overloaded                  overloaded        429
+    |- Unavailable                 unavailable       503
+    |- ModelUnavailable            model_unavailable 503
     |- DeadlineExceeded            deadline_exceeded 504
     |- LimitExceeded               limit_exceeded    500
     |- QueryCancelled              cancelled         499
@@ -61,6 +64,12 @@ class UnknownModel(RequestError):
     code = "model_not_found"
 
 
+class QueryNotFound(RequestError):
+    """No such long query is kept, or it is another owner's: the two look the same."""
+
+    code = "query_not_found"
+
+
 class UnsupportedParameter(RequestError):
     code = "unsupported_parameter"
 
@@ -79,6 +88,22 @@ class Overloaded(InfraMindError):
     """A bound was reached; try again after ``retry_after_s``."""
 
     code = "overloaded"
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(InfraMindError):
+    """A part of the runtime is being started again; try again soon."""
+
+    code = "unavailable"
+
+
+class ModelUnavailable(InfraMindError):
+    """The models that could take a step only failed lately; try again after ``retry_after_s``."""
+
+    code = "model_unavailable"
 
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)

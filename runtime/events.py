@@ -38,13 +38,20 @@ class CallDone:
 
 
 class FailureKind(StrEnum):
-    """Why a call ended without a result; only ``MODEL`` counts against the model."""
+    """Why a call ended without a result; ``of_the_model`` are those that count against it."""
 
-    MODEL = "model"  # the engine failed, hung or died
+    MODEL = "model"  # the engine failed
+    LOST = "lost"  # the replica died or fell silent
+    HUNG = "hung"  # the engine gave no token for too long
     REFUSED = "refused"  # the backlog was full
     CONTEXT = "context"  # the engine found the prompt longer than its context
     REQUEST = "request"  # the engine found the request itself at fault; no retry helps
+    OPEN = "open"  # the model's breaker opened while the call waited for its turn
     TIME = "time"  # the time left allows no token on this model
+
+    @property
+    def of_the_model(self) -> bool:
+        return self in (FailureKind.MODEL, FailureKind.LOST, FailureKind.HUNG)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +186,23 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Register:
-    """A holder tells a new incarnation which calls it holds leases for.
+class Held:
+    """A call that runs, and the lease that it runs on; ``None`` where it runs without one."""
 
-    It gets a ``Grant`` for each, and must give back those of calls that have ended meanwhile.
+    call_id: str
+    lease: LeaseId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A holder tells which calls it runs, on which leases.
+
+    A lease is kept from call to call, so this is how the scheduler learns what runs on it. A call
+    whose lease is of another incarnation, or was taken away, gets a new ``Grant``.
     """
 
     holder: str
-    calls: tuple[str, ...]
+    held: tuple[Held, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +274,18 @@ class Lost:
 
 
 DispatchCommand = Grant | Drop | Refuse | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class Mail:
+    """What a scheduler tells one holder: its commands since the last acknowledged ``number``.
+
+    ``box`` is new when the scheduler is, or when it had taken the holder for dead: then it knows
+    nothing of it. ``contended``: calls wait, or there are more leases than slots, so that no lease
+    may be kept idle.
+    """
+
+    box: int
+    number: int
+    commands: tuple[DispatchCommand, ...] = ()
+    contended: bool = False

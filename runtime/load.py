@@ -5,12 +5,17 @@ Without the correction everybody who reads the same snapshot picks the same idle
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import takewhile
 
+from runtime.breaker import Breaker, BreakerState
 from runtime.config import AppConfig, ModelConfig
+from runtime.events import WorkflowEvent
 from runtime.telemetry import ModelLoad, PoolTelemetry
 from runtime.types import Speed
+
+VIEW_AGE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +25,8 @@ class ModelView:
     ``in_system`` counts calls that wait for a lease, wait in the engine or run. ``slots`` falls
     back to the config's while nothing has been heard. ``fresh`` is false when the engine's own
     figures are unknown; ``in_system`` then counts only this process's own calls and the queue.
-    ``available`` is false when every replica is gone.
+    ``available`` is false when every replica is gone or its breaker lets nothing pass;
+    ``retry_after_s`` then says when the breaker may, ``None`` where it does.
     """
 
     config: ModelConfig
@@ -32,6 +38,7 @@ class ModelView:
     speed: Speed
     fresh: bool
     available: bool
+    retry_after_s: float | None = None
 
     @property
     def name(self) -> str:
@@ -80,28 +87,51 @@ class LocalLoad:
         # Per model, in the order of sending, so that the newest are read first.
         self._sent: dict[str, dict[str, float]] = {m.name: {} for m in config.models}
         self._ended: dict[str, list[tuple[float, float]]] = {m.name: [] for m in config.models}
+        self._gone = dict.fromkeys(self._sent, 0)
+        self._views: dict[str, tuple[float, ModelView]] = {}  # until something changes
+        self._breakers = {m.name: Breaker(config.breaker) for m in config.models}
 
     @property
     def num_in_flight(self) -> int:
         return sum(len(calls) for calls in self._sent.values())
 
+    def breakers(self, now: float) -> dict[str, str]:
+        """State of every breaker that is not closed, by model."""
+        states = {model: breaker.state(now) for model, breaker in self._breakers.items()}
+        return {m: state.value for m, state in states.items() if state is not BreakerState.CLOSED}
+
     def update(self, snapshot: PoolTelemetry, now: float) -> None:
         """Take a newer snapshot, received at ``now``."""
         self._snapshot = snapshot
         self._received_s = now
+        self._views.clear()
         for model, ended in self._ended.items():
             as_of = self._as_of(snapshot.models.get(model))
             self._ended[model] = [pair for pair in ended if pair[1] > as_of]
+            self._gone[model] = sum(sent <= as_of for sent, _ in self._ended[model])
 
     def sent(self, call_id: str, model: str, now: float) -> None:
         """A call was sent towards ``model``'s queue."""
+        self._views.pop(model, None)
         self._sent[model][call_id] = now
+        self._breakers[model].began(call_id, now)
 
-    def ended(self, call_id: str, model: str, now: float) -> None:
-        """A call is over, however it ended; unknown ids are ignored."""
+    def admits(self, call_id: str, model: str) -> bool:
+        """Whether ``model``'s breaker lets the call go on now that its turn has come."""
+        return self._breakers[model].admits(call_id)
+
+    def ended(
+        self, call_id: str, model: str, now: float, event: WorkflowEvent | None = None
+    ) -> None:
+        """A call is over, as ``event`` says, or withdrawn; unknown ids are ignored."""
         sent_at = self._sent[model].pop(call_id, None)
         if sent_at is not None:
+            self._breakers[model].ended(call_id, sent_at, event, now)
+            self._views.pop(model, None)
             self._ended[model].append((sent_at, now))
+            load = self._snapshot.models.get(model) if self._snapshot else None
+            as_of = self._as_of(load)
+            self._gone[model] += sent_at <= as_of < now
 
     def view(self, now: float) -> PoolView:
         """The pool now."""
@@ -109,10 +139,19 @@ class LocalLoad:
         return PoolView(version, tuple(self._model(m, now) for m in self._config.models))
 
     def _model(self, config: ModelConfig, now: float) -> ModelView:
+        """The model now; ``age_s`` may be ``VIEW_AGE_S`` behind."""
+        made_s, view = self._views.get(config.name, (-math.inf, None))
+        if view is None or not 0 <= now - made_s <= VIEW_AGE_S:
+            view = self._look(config, now)
+            self._views[config.name] = (now, view)
+        return view
+
+    def _look(self, config: ModelConfig, now: float) -> ModelView:
         load = self._snapshot.models.get(config.name) if self._snapshot else None
         heard = load is not None and load.slots > 0
         slots = load.slots if load and heard else config.max_num_seqs * config.replicas
         in_system = self._in_system(config.name, load)
+        breaker = self._breakers[config.name]
         age_s = None
         if load is not None and load.age_s is not None:
             age_s = load.age_s + now - self._received_s
@@ -125,7 +164,8 @@ class LocalLoad:
             age_s=age_s,
             speed=predict_speed(config, load, in_system, slots),
             fresh=load is not None and load.running is not None,
-            available=load is None or load.replicas > 0,
+            available=breaker.passes(now) and (load is None or load.replicas > 0),
+            retry_after_s=breaker.retry_after_s(now),
         )
 
     def _in_system(self, model: str, load: ModelLoad | None) -> int:
@@ -133,13 +173,13 @@ class LocalLoad:
         own = self._sent[model]
         if load is None or (load.running is None and load.backlog is None):
             return len(own)
-        # A call that runs holds a lease: take the larger count of the two, never their sum.
-        engine = (load.running or 0) + (load.waiting or 0)
-        counted = max(engine, load.leased or 0) + (load.backlog or 0)
+        # Leases count only where the engines are silent: holders keep some of them idle.
+        silent = load.running is None
+        engine = load.leased or 0 if silent else (load.running or 0) + (load.waiting or 0)
+        counted = engine + (load.backlog or 0)
         as_of = self._as_of(load)
         unseen = sum(1 for _ in takewhile(lambda at: at > as_of, reversed(own.values())))
-        gone = sum(sent <= as_of < ended for sent, ended in self._ended[model])
-        return max(counted - gone, len(own) - unseen, 0) + unseen
+        return max(counted - self._gone[model], len(own) - unseen, 0) + unseen
 
     def _as_of(self, load: ModelLoad | None) -> float:
         """When the figures of ``load`` were taken, on this process's clock."""

@@ -40,6 +40,9 @@ _LATEX = [
         (r"^(?:[A-Za-z](?:_\{?\w\}?)? ?|[-+*/^(){}.,\d ]+)= ?(?=[^=<>]+$)", ""),
     )
 ]
+_PLAIN_FROM = len(_LATEX) - 2
+"""Only these patterns, and those of layout, can match a text without ``_MARKED`` characters."""
+_MARKED = re.compile(r"[^ -~\s]|[\\$%~^{]")
 _NUM = r"(?:\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+)"
 _BODY = (
     rf"(?:(?:(?P<whole>\d+) +)?(?P<top>{_NUM}) ?/ ?(?P<bottom>{_NUM})|(?P<number>{_NUM})"
@@ -89,7 +92,10 @@ def math_form(answer: str) -> str | None:
 
 def clean(text: str) -> str:
     """``text`` without layout, currency, percent and degree signs, and "x =" in front."""
-    for pattern, new in _LATEX:
+    patterns = _LATEX
+    if _MARKED.search(text) is None:
+        text, patterns = " ".join(text.split()), _LATEX[_PLAIN_FROM:]
+    for pattern, new in patterns:
         text = pattern.sub(new, text)
     return text.rstrip(" .,;:")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from runtime.errors import InfraMindError, Overloaded
+from runtime.errors import InfraMindError
 from runtime.types import (
     Answer,
     Call,
     CallResult,
+    Choice,
     Plan,
     Query,
     Route,
@@ -32,6 +33,7 @@ class StepState:
     status: str = "waiting"
     attempts: int = 0
     excluded: set[str] = field(default_factory=set)
+    unlucky: set[str] = field(default_factory=set)  # of these, those that may be tried again
     route: Route | None = None
     speed: Speed | None = None
     call: Call | None = None
@@ -39,6 +41,7 @@ class StepState:
     canonical: str | None = None
     error: str | None = None
     first_asked_s: float | None = None
+    parked_s: float | None = None
     ended_s: float | None = None
 
     @property
@@ -55,12 +58,19 @@ class StepState:
         if self.first_asked_s is None:
             self.first_asked_s = now
 
+    def park(self, now: float) -> float:
+        """No model can take it; returns since when."""
+        self.status = "parked"
+        if self.parked_s is None:
+            self.parked_s = now
+        return self.parked_s
+
     def begin(self, call: Call, route: Route, speed: Speed) -> None:
         """A call is on its way."""
         self.status = "running"
         self.attempts += 1
         self.call, self.route, self.speed = call, route, speed
-        self.error = None
+        self.error = self.parked_s = None
 
     def end(self, status: str, now: float) -> None:
         """Its call is over."""
@@ -90,15 +100,14 @@ def build_answer(
 ) -> Answer:
     """The one outcome: ``chosen``'s text, or ``text`` that has already left, or an error."""
     query, plan = progress.query, progress.plan
-    result = chosen.result if chosen else None
-    finish = result.finish_reason if result else "length" if status == "degraded" else "error"
+    choices = () if status == "error" else _choices(progress, chosen, text, status)
     failed = error if status in ("error", "degraded") else None
     return Answer(
         query_id=query.query_id,
         status=status,
-        text=result.text if result else text,
+        text=choices[0].text if choices else text,
         canonical=chosen.canonical if chosen else None,
-        finish_reason=finish,
+        finish_reason=choices[0].finish_reason if choices else None,
         task=plan.task if plan else query.task or TaskKind.GENERAL,
         topology=plan.topology if plan else None,
         roles=plan.roles if plan else (),
@@ -110,8 +119,31 @@ def build_answer(
         simulated=progress.simulated,
         error_code=failed.code if failed else None,
         error_message=failed.message if failed else None,
-        retry_after_s=failed.retry_after_s if isinstance(failed, Overloaded) else None,
+        retry_after_s=getattr(failed, "retry_after_s", None),
+        choices=choices,
     )
+
+
+def _choices(
+    progress: Progress, chosen: StepState | None, text: str, status: str
+) -> tuple[Choice, ...]:
+    """Every whole answer of a model called by name; else the one answer.
+
+    A degraded answer is ``length`` whatever its own step ended with: the query was cut short.
+    """
+    direct = [s for s in progress.steps if s.step.kind is StepKind.DIRECT and s.status == "ok"]
+    whole = tuple(_choice(s.step.agent, s.result) for s in direct if s.result is not None)
+    if whole:
+        return whole
+    if chosen is None or chosen.result is None:
+        return (Choice(0, text, "length"),)
+    choice = _choice(0, chosen.result)
+    return (choice if status != "degraded" else replace(choice, finish_reason="length"),)
+
+
+def _choice(index: int, result: CallResult) -> Choice:
+    finish = result.finish_reason
+    return Choice(index, result.text, finish, result.tool_calls, result.logprobs)
 
 
 def _usage(steps: tuple[StepState, ...]) -> Usage:

@@ -54,7 +54,7 @@ class StepView:
     """What the executor sees, once per step (paper section 4.2).
 
     ``candidates`` are the models that can take the step, in the config's order, never empty:
-    their context fits, they have a replica, and they have not failed this step already.
+    their context fits, they are available, and they have not failed this step already.
     ``steps_after`` is the length of the critical path that must follow. ``used`` are the models
     already chosen for other steps of the query, by step id.
     """

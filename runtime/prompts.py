@@ -7,16 +7,16 @@ output together fit the context. No tokenizer is needed: ``count_tokens`` estima
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from string import ascii_uppercase
 
 from runtime.errors import ContextExceeded, RequestError
+from runtime.formats import format_instruction
 from runtime.roles import DECIDER, role
 from runtime.strategies import instruction
-from runtime.types import Message, Plan, Query, Step, StepKind, Strategy, Topology
+from runtime.token_estimate import count_tokens
+from runtime.types import Message, Plan, Query, Step, StepKind, Strategy, TaskKind, Topology
 
 MIN_OUTPUT_TOKENS = 16
 """A call is not made with less room for its output, unless less was asked for."""
@@ -27,6 +27,9 @@ MIN_ANSWER_TOKENS = 64
 MESSAGE_OVERHEAD_TOKENS = 8
 """Role markers of one message in a chat template."""
 
+TOOLS_OVERHEAD_TOKENS = 200
+"""What a chat template says about tools besides listing them."""
+
 PROMPT_OVERHEAD_TOKENS = 40
 """What a chat template adds once: a default system message, the opening of the reply."""
 
@@ -34,10 +37,6 @@ CUT_MARK = "[...] "
 
 Count = Callable[[str], int]
 
-_WORDS = re.compile(r"[A-Z]?[a-z]+")
-_CAPITALS = re.compile(r"[A-Z]{2,}(?![a-z])")
-_SPACES = re.compile(r" {3,}")
-_MERGED_SPACE = re.compile(r"(?<=\S) (?=[^\s\d])")
 # What would end a quotation, or be read by a tokenizer as the mark of a turn.
 _QUOTE_BREAKER = re.compile(r"<(?=/answer|\|\w+\|>|/?s>|(?:start|end)_of_turn>)", re.IGNORECASE)
 
@@ -74,8 +73,9 @@ class Quoted:
 class PromptParts:
     """A prompt before it is fitted.
 
-    The user message is ``question``, then ``answers``, then ``task``. ``system`` is ``None`` when
-    the messages pass through; system messages inside ``history`` are never dropped.
+    The user message is ``question``, then ``answers``, then ``task``; ``last`` takes its place.
+    ``system`` is ``None`` when the messages pass through; system messages inside ``history`` are
+    never dropped. ``tools`` is what the engine's template will add to the prompt.
     """
 
     question: str
@@ -83,6 +83,8 @@ class PromptParts:
     history: tuple[Message, ...] = ()
     answers: tuple[Quoted, ...] = ()
     task: str = ""
+    last: Message | None = None
+    tools: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,52 +100,37 @@ class FittedPrompt:
     shortened: bool
 
 
-@lru_cache(maxsize=64)
-def count_tokens(text: str) -> int:
-    """An estimate of the tokens of ``text``, meant to lie above that of usual BPE tokenizers.
-
-    It starts from the UTF-8 bytes, which bound byte-level BPE, so digits, punctuation and line
-    ends cost 1 each, CJK 3 and emoji 4. Less is charged for: words, a token per 3 letters or part
-    of it; capitals, 2 tokens per 3; a run of 3 spaces or more, 2 and one per 16; and a single
-    space before anything but a digit, nothing. Strings of random letters can cost more.
-    """
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
-    size -= _saved(_WORDS, text, lambda n: (n + 2) // 3)
-    size -= _saved(_CAPITALS, text, lambda n: (2 * n + 2) // 3)
-    size -= _saved(_SPACES, text, lambda n: 2 + n // 16)
-    return size - len(_MERGED_SPACE.findall(text))
-
-
-def _saved(pattern: re.Pattern[str], text: str, tokens: Callable[[int], int]) -> int:
-    lengths = Counter(map(len, pattern.findall(text)))
-    return sum((n - tokens(n)) * times for n, times in lengths.items())
-
-
 def build(
     query: Query,
     plan: Plan,
     step: Step,
     inputs: Sequence[tuple[Step, str]],
     strategy: Strategy,
+    response_format: str | None = None,
 ) -> PromptParts:
     """The prompt of ``step``; ``inputs`` are the earlier steps that it reads, with their texts.
 
     One system message: the role's prompt, the strategy's instruction, the caller's own system
     messages. Then the caller's history, then one user message: question, lettered choices, the
     earlier answers as quoted data, the task of this step. ``DIRECT`` passes the caller's messages
-    through unchanged.
+    through unchanged. ``response_format``, where the step has to keep one, takes the place of the
+    format that the task kind asks for.
 
     Raises:
         ConfigError: the step's role is not known.
         RequestError: there are more choices than letters.
     """
     if step.kind is StepKind.DIRECT:
-        return PromptParts(query.question, history=query.context)
+        tools = query.sampling.tools or ""
+        return PromptParts(query.question, history=query.context, last=query.last, tools=tools)
     who = DECIDER if step.kind is StepKind.DECIDE else role(plan.task, step.role)
     own_system = [m.content for m in query.context if m.role == "system"]
+    how = instruction(strategy, plan.task)
+    if response_format is not None:
+        how = f"{instruction(strategy, TaskKind.GENERAL)} {format_instruction(response_format)}"
     return PromptParts(
         question=_question(query),
-        system="\n\n".join([who.prompt, instruction(strategy, plan.task), *own_system]),
+        system="\n\n".join([who.prompt, how, *own_system]),
         history=tuple(m for m in query.context if m.role != "system"),
         answers=tuple(_quote(step, earlier, text) for earlier, text in inputs),
         task=_task(plan, step, who.follow_up, bool(inputs)),
@@ -226,28 +213,40 @@ def fit(
 
 def needed_tokens(parts: PromptParts, count: Count = count_tokens) -> int:
     """The smallest context into which ``fit`` can always bring ``parts``, in tokens."""
-    kept = sum(
-        count(m.content) + MESSAGE_OVERHEAD_TOKENS for m in parts.history if m.role == "system"
-    )
+    kept = sum(_size(message, count) for message in parts.history if message.role == "system")
     marks = len(parts.answers) * count(CUT_MARK)
     return _fixed_tokens(parts, count) + kept + marks + MIN_OUTPUT_TOKENS
 
 
 def _fixed_tokens(parts: PromptParts, count: Count) -> int:
-    total = PROMPT_OVERHEAD_TOKENS + MESSAGE_OVERHEAD_TOKENS + sum(map(count, _frame(parts)))
+    first, *others = _frame(parts)
+    # The question apart: it is counted at many steps, and `count` remembers.
+    pieces = (parts.question, first[len(parts.question) :], *others)
+    total = PROMPT_OVERHEAD_TOKENS + MESSAGE_OVERHEAD_TOKENS + sum(map(count, pieces))
     if parts.system is not None:
         total += MESSAGE_OVERHEAD_TOKENS + count(parts.system)
-    return total
+    if parts.tools:
+        total += TOOLS_OVERHEAD_TOKENS + count(parts.tools)
+    return total + (_calls_size(parts.last, count) if parts.last else 0)
+
+
+def _size(message: Message, count: Count) -> int:
+    return MESSAGE_OVERHEAD_TOKENS + count(message.content) + _calls_size(message, count)
+
+
+def _calls_size(message: Message, count: Count) -> int:
+    calls = sum(count(f"{call.name} {call.arguments}") for call in message.tool_calls)
+    return calls + MESSAGE_OVERHEAD_TOKENS * len(message.tool_calls)
 
 
 def _newest(history: Sequence[Message], room: int, count: Count) -> tuple[tuple[Message, ...], int]:
     """Drop the oldest messages until ``room`` holds the rest; returns these and their tokens."""
-    sizes = [count(message.content) + MESSAGE_OVERHEAD_TOKENS for message in history]
+    sizes = [_size(message, count) for message in history]
     total = sum(sizes)
     kept: list[Message] = []
     dropping = total > room
     for message, size in zip(history, sizes, strict=True):
-        dropping = dropping and (total > room or message.role in ("assistant", "system"))
+        dropping = dropping and (total > room or message.role != "user")
         if dropping and message.role != "system":
             total -= size
         else:
@@ -304,4 +303,4 @@ def _messages(parts: PromptParts) -> tuple[Message, ...]:
     opening, *closings = _frame(parts)
     quotes = zip(parts.answers, closings, strict=True)
     text = opening + "".join(quoted.text + closing for quoted, closing in quotes)
-    return (*system, *parts.history, Message("user", text))
+    return (*system, *parts.history, parts.last or Message("user", text))

@@ -51,7 +51,8 @@ class ModelLoad:
 
     ``replicas`` and ``slots`` count replicas heard of within ``gone_after_s``. The other figures
     are ``None`` when no source is fresh. ``age_s`` is that of the oldest figure used at the
-    moment the snapshot was made, ``None`` when there is none.
+    moment the snapshot was made, ``None`` when there is none. ``breakers`` are the states (``open``
+    or ``half_open``) of those workflow actors whose breaker for it is not closed.
     """
 
     model: str
@@ -70,6 +71,7 @@ class ModelLoad:
     age_s: float | None
     finished: int | None = None
     engine_calls: frozenset[str] = frozenset()
+    breakers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class TelemetryFusion:
         self._gone_s = config.gone_after_s
         self._replicas: dict[tuple[str, str], tuple[float, ReplicaReport]] = {}
         self._queues: dict[str, tuple[float, QueueReport]] = {}
+        self._breakers: dict[str, tuple[float, dict[str, str]]] = {}
         self._version = 0
 
     def add_replica(self, report: ReplicaReport, now: float) -> None:
@@ -101,8 +104,13 @@ class TelemetryFusion:
         if report.model in self._models:
             self._queues[report.model] = (now, report)
 
+    def add_breakers(self, holder: str, states: dict[str, str], now: float) -> None:
+        """Take the breakers of one workflow actor: those that are not closed, by model."""
+        self._breakers[holder] = (now, states)
+
     def snapshot(self, now: float) -> PoolTelemetry:
         """The pool as known at ``now``; sources gone for good are forgotten."""
+        self._breakers = {k: v for k, v in self._breakers.items() if now - v[0] <= self._gone_s}
         self._replicas = {k: v for k, v in self._replicas.items() if now - v[0] <= self._gone_s}
         self._version += 1
         return PoolTelemetry(self._version, {m: self._model(m, now) for m in self._models})
@@ -132,6 +140,7 @@ class TelemetryFusion:
             age_s=max(ages) if ages else None,
             finished=sum(r.finished for r in reports) if reports else None,
             engine_calls=frozenset(c for r in reports for c in r.calls),
+            breakers=tuple(sorted(s[model] for _, s in self._breakers.values() if model in s)),
         )
 
 

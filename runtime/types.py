@@ -62,22 +62,60 @@ class StepKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A function that the model wants called; ``arguments`` is its own text, meant to be JSON."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One chat message; ``role`` is ``system``, ``user`` or ``assistant``."""
+    """One chat message; ``role`` is ``system``, ``user``, ``assistant`` or ``tool``.
+
+    ``tool_calls`` are an assistant's, and ``tool_call_id`` says which of them a ``tool`` message
+    answers.
+    """
 
     role: str
     content: str
+    name: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token of an answer, its log-probability, and the likeliest tokens at its place."""
+
+    token: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """What the caller asked of the sampler; ``None`` leaves it to the model's default."""
+    """What the caller asked of a call; ``None`` leaves it to the model's default.
+
+    ``logit_bias`` is pairs of a token id and its bias. ``logprobs`` is how many of the likeliest
+    tokens to list beside each token, so 0 still asks for the token's own. ``response_format``,
+    ``tools`` and ``tool_choice`` are OpenAI's objects as JSON texts.
+    """
 
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    logit_bias: tuple[tuple[str, float], ...] = ()
+    logprobs: int | None = None
+    response_format: str | None = None
+    tools: str | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +124,10 @@ class Query:
 
     ``question`` is the last user message; ``context`` what came before it (system message and
     history). ``budget_s`` counts from arrival, so it includes embedding, planning and waiting.
-    ``direct_model`` names the pool model when the caller asked for one by name.
+    ``direct_model`` names the pool model when the caller asked for one by name. Only then is there
+    ``last``, the last message as it was sent (its text is ``question``); ``raw_prompt``, which says
+    that ``question`` is to be continued as it is, without a chat template; and ``n``, the number of
+    independent answers.
     """
 
     query_id: str
@@ -99,6 +140,9 @@ class Query:
     sampling: Sampling = field(default_factory=Sampling)
     direct_model: str | None = None
     policy: str | None = None
+    last: Message | None = None
+    raw_prompt: bool = False
+    n: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +195,12 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """No model can take the step now; ask again when the telemetry changes."""
+    """No model can take the step now; ask again when the telemetry changes.
+
+    ``retry_after_s`` is set where models are there but only failed lately.
+    """
+
+    retry_after_s: float | None = None
 
 
 Decision = Route | Stop | Wait
@@ -176,7 +225,8 @@ class Call:
 
     ``service_s`` predicts the engine's time for this call and ``path_s`` that of the steps that
     must still follow; both may be ``None`` when nothing is known of the model's speed.
-    ``final`` marks the step whose text is the answer, so that it may be streamed.
+    ``final`` marks the step whose text is the answer, so that it may be streamed; ``choice`` is
+    then the number of the answer. ``prompt`` takes the place of ``messages`` for a raw prompt.
     """
 
     call_id: str
@@ -191,6 +241,8 @@ class Call:
     path_s: float
     sampling: Sampling
     final: bool
+    choice: int = 0
+    prompt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +257,8 @@ class CallResult:
     service_s: float
     ttft_s: float | None = None
     replica: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,20 +293,33 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers that the caller asked for (``n``); ``index`` counts from 0."""
+
+    index: int
+    text: str
+    finish_reason: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The one outcome of a query.
 
     ``status``: ``ok`` (whole and on time), ``late`` (whole, after a soft deadline), ``degraded``
     (the best that was there at a hard deadline or after failures) or ``error`` (nothing).
     Only ``ok`` counts for the SLO. ``budget_left_s`` is negative when the answer is late.
-    ``simulated`` marks an answer in which a fake engine took part.
+    ``simulated`` marks an answer in which a fake engine took part. ``finish_reason`` is ``None``
+    where there is no answer. ``choices`` are all answers, the first with ``text``; of those that
+    were asked for, some may be missing where the status is ``degraded``.
     """
 
     query_id: str
     status: str
     text: str
     canonical: str | None
-    finish_reason: str
+    finish_reason: str | None
     task: TaskKind
     topology: str | None
     roles: tuple[str, ...]
@@ -265,6 +332,7 @@ class Answer:
     error_message: str | None = None
     retry_after_s: float | None = None
     simulated: bool = False
+    choices: tuple[Choice, ...] = ()
 
     @property
     def budget_left_s(self) -> float:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from runtime.answers import canonical, plurality
-from runtime.calls import build_call, share_s, tokens_in
+from runtime.allowance import limit_s, max_tokens, stall_s
+from runtime.answers import canonical
+from runtime.calls import build_call
 from runtime.config import AppConfig
 from runtime.errors import (
     ConfigError,
@@ -13,6 +12,7 @@ from runtime.errors import (
     DeadlineExceeded,
     InfraMindError,
     LimitExceeded,
+    ModelUnavailable,
     NoModelAnswered,
     Overloaded,
     PlanError,
@@ -37,6 +37,7 @@ from runtime.events import (
     WorkflowCommand,
     WorkflowEvent,
 )
+from runtime.formats import canonical_json
 from runtime.outcome import Progress, StepState, build_answer
 from runtime.policy import Agreement
 from runtime.prompts import PromptParts, build
@@ -58,9 +59,7 @@ from runtime.types import (
     Topology,
     Wait,
 )
-
-WAY_BACK_S = 0.3
-"""Time for an answer to come back from an engine on a busy machine."""
+from runtime.votes import agreement_of, best_of, last_answers
 
 
 class WorkflowState:
@@ -109,10 +108,7 @@ class WorkflowState:
     @property
     def agreement(self) -> Agreement:
         """How the canonical answers so far agree."""
-        answers = list(self._last_answers())
-        votes = [s.canonical for s in answers if s.canonical is not None]
-        leading = max((votes.count(v) for v in votes), default=0)
-        return Agreement(len(answers), len(votes), leading)
+        return agreement_of(self._last_answers())
 
     def steps_after(self, step_id: int) -> int:
         """Length of the critical path that follows the step."""
@@ -127,33 +123,39 @@ class WorkflowState:
             for i in step.depends_on
             if self.steps[i].status == "ok"
         ]
-        return build(self.query, self.plan, step, inputs, strategy)
+        wanted = self.query.sampling.response_format if self._may_be_answer(step) else None
+        return build(self.query, self.plan, step, inputs, strategy, wanted)
 
     def max_tokens_at(self, call_id: str, now: float) -> int:
-        """The call's cap if it starts at ``now``: with a hard deadline, what the budget allows.
-
-        0 when the call can no longer give a token in time.
-        """
-        state = self.steps[self._calls[call_id]]
-        call, speed = state.call, state.speed
-        assert call is not None
-        assert speed is not None
-        if not self.hard:
-            return call.max_tokens
-        left_s, after = self.deadline_s - now, self._paths[call.step_id]
-        allowed = tokens_in(left_s, after, call.service_s or 0.0, call.prompt_tokens, speed)
-        return min(call.max_tokens, allowed)
+        """The call's cap if it starts at ``now``, see ``runtime.allowance``."""
+        call, speed = self._on_its_way(call_id)
+        return max_tokens(call, speed, self._left_s(now), self._paths[call.step_id])
 
     def time_limit_at(self, call_id: str, now: float) -> float | None:
-        """Seconds after which the engine should end the answer where it is, if it starts at
-        ``now``: the step's share of a hard budget, less what the way back may take."""
-        if not self.hard:
-            return None
-        call = self.steps[self._calls[call_id]].call
-        assert call is not None
-        left_s, after = self.deadline_s - now, self._paths[call.step_id]
-        share = share_s(left_s, after, call.service_s or 0.0)
-        return share - min(WAY_BACK_S, share / 10)
+        """Seconds after which the engine should end the answer, if it starts at ``now``."""
+        call, _ = self._on_its_way(call_id)
+        return limit_s(call, self._left_s(now), self._paths[call.step_id])
+
+    def stall_limit_at(self, call_id: str, now: float) -> float:
+        """Seconds without a token after which the engine has hung, if it starts at ``now``."""
+        call, speed = self._on_its_way(call_id)
+        limits, after = self._config.limits, self._paths[call.step_id]
+        return stall_s(call, speed, self._left_s(now), after, limits)
+
+    def call(self, call_id: str) -> Call | None:
+        """A call that is on its way."""
+        step_id = self._calls.get(call_id)
+        return None if step_id is None else self.steps[step_id].call
+
+    def _on_its_way(self, call_id: str) -> tuple[Call, Speed]:
+        state = self.steps[self._calls[call_id]]
+        assert state.call is not None
+        assert state.speed is not None
+        return state.call, state.speed
+
+    def _left_s(self, now: float) -> float | None:
+        """Seconds left of a hard budget; ``None`` where nothing is cut by it."""
+        return self.deadline_s - now if self.hard else None
 
     # --- events ------------------------------------------------------------------------------
 
@@ -163,7 +165,8 @@ class WorkflowState:
             return [AskPlan()]
         task = self.query.task or TaskKind.GENERAL
         self.plan = Plan(Topology.IO, ("direct",), task)
-        self._set_steps((Step(0, StepKind.DIRECT, "direct", 0, 1),))
+        direct = (Step(i, StepKind.DIRECT, "direct", i, 1) for i in range(self.query.n))
+        self._set_steps(tuple(direct))
         return self._advance(now)
 
     def handle(self, event: WorkflowEvent, now: float) -> list[WorkflowCommand]:
@@ -226,9 +229,8 @@ class WorkflowState:
         if state.status != "asked":
             return []
         match event.decision:
-            case Wait():
-                state.status = "parked"
-                return []
+            case Wait(retry_after_s=retry_after_s):
+                return self._wait(state, retry_after_s, now)
             case Stop():
                 state.end("stopped", now)
                 return self._finish(now, "ok", self._best())
@@ -241,7 +243,6 @@ class WorkflowState:
         step = state.step
         prior = self._config.model(route.model).speed
         speed = speed or Speed(prior.prefill_tokens_per_s, prior.token_s)
-        may_be_answer = self._is_final(step) or self._votes
         try:
             call = build_call(
                 self._config,
@@ -252,9 +253,9 @@ class WorkflowState:
                 speed,
                 attempt=state.attempts + 1,
                 steps_after=self._paths[step.step_id],
-                left_s=self.deadline_s - now if self.hard else None,
+                left_s=self._left_s(now),
                 final=self._is_final(step),
-                requested=self.query.sampling.max_tokens if may_be_answer else None,
+                may_be_answer=self._may_be_answer(step),
             )
         except ContextExceeded as error:
             return self._exclude(state, route.model, error, now)
@@ -278,12 +279,18 @@ class WorkflowState:
         if state is None or self.plan is None:
             return []
         state.result = event.result
-        state.canonical = canonical(event.result.text, self.plan.task, self.query.choices)
+        state.canonical = self._canonical(state, event.result.text)
         prompt = event.result.prompt_tokens or 0
         self._tokens += prompt + (event.result.completion_tokens or 0)
-        if self._is_final(state.step):
+        if self._is_final(state.step) and state.step.kind is not StepKind.DIRECT:
             return self._finish(now, "ok", state)
         return self._advance(now)
+
+    def _canonical(self, state: StepState, text: str) -> str | None:
+        assert self.plan is not None
+        if state.call is not None and state.call.sampling.response_format is not None:
+            return canonical_json(text)
+        return canonical(text, self.plan.task, self.query.choices)
 
     def _failed(self, event: CallFailed, now: float) -> list[WorkflowCommand]:
         state = self._end_call(event.call_id, "failed", now)
@@ -300,32 +307,63 @@ class WorkflowState:
                 error = Overloaded(event.message, event.retry_after_s)
             case FailureKind.TIME:
                 error = DeadlineExceeded(event.message)
-            case FailureKind.MODEL:
+            case FailureKind.OPEN:
+                error = ModelUnavailable(event.message, event.retry_after_s)
+            case FailureKind.MODEL | FailureKind.LOST | FailureKind.HUNG:
                 error = NoModelAnswered(event.message)
         if event.streamed:  # what has left cannot be taken back, nor another answer follow it
             return self.fail(error, now)
         if self._late(now):
             self._error = error
             return self._advance(now)
+        if event.kind in (FailureKind.LOST, FailureKind.HUNG, FailureKind.OPEN):
+            state.unlucky.add(state.route.model)
+        else:
+            state.unlucky.discard(state.route.model)
         return self._exclude(state, state.route.model, error, now)
 
     def _exclude(
         self, state: StepState, model: str, error: InfraMindError, now: float
     ) -> list[WorkflowCommand]:
-        """Try the step on another model, or fail it when none is left."""
-        state.excluded |= {model}
+        """Try the step on another model; where none is left, again on those that only lost it."""
+        state.excluded.add(model)
         self._error = error
         names = {m.name for m in self._config.models}
         wanted = {self.query.direct_model} if self.query.direct_model else names
+        if wanted <= state.excluded:
+            state.excluded -= state.unlucky
         exhausted = state.attempts >= self._config.limits.max_attempts_per_step
-        if exhausted or not wanted - state.excluded:
-            state.status = "failed"
-            state.error = state.error or error.message
-            return self._advance(now)
+        if exhausted or wanted <= state.excluded:
+            return self._fail_step(state, error, now)
         return [self._ask(state, now)]
 
+    def _wait(
+        self, state: StepState, retry_after_s: float | None, now: float
+    ) -> list[WorkflowCommand]:
+        """No model for the step now. Where only one would do and that one fails, say so at once;
+        else wait: to a hard deadline, or past a soft one for at least ``limits.park_s``."""
+        since = state.park(now)
+        until = max(self.deadline_s, since + self._config.limits.park_s)
+        refused = self.query.direct_model is not None and retry_after_s is not None
+        if refused or (not self.hard and now >= until):
+            what = self.query.direct_model or "every model that could take the step"
+            error = ModelUnavailable(f"{what} is failing or not there", retry_after_s or 1.0)
+            self._error = error
+            return self._fail_step(state, error, now)
+        return []
+
+    def _fail_step(
+        self, state: StepState, error: InfraMindError, now: float
+    ) -> list[WorkflowCommand]:
+        state.status = "failed"
+        state.error = state.error or error.message
+        return self._advance(now)
+
     def _deadline(self, streamed: str, now: float) -> list[WorkflowCommand]:
-        self._error = DeadlineExceeded(f"no answer within {self.query.budget_s:g} s")
+        what = "no answer"
+        if any(state.status == "parked" for state in self.steps):
+            what = "no model could take a step"
+        self._error = DeadlineExceeded(f"{what} within {self.query.budget_s:g} s")
         if streamed:
             return self._finish(now, "degraded", None, text=streamed)
         return self._give_up(now)
@@ -407,32 +445,27 @@ class WorkflowState:
 
     def _is_final(self, step: Step) -> bool:
         """Whether the step's text is the answer: it ends the graph alone, and nobody votes."""
-        assert self.plan is not None
+        if step.kind is StepKind.DIRECT:
+            return True
         return not self._votes and step.step_id == len(self.steps) - 1
+
+    def _may_be_answer(self, step: Step) -> bool:
+        """Whether the step's text is the answer, or is voted on."""
+        return self._votes or self._is_final(step)
 
     @property
     def _votes(self) -> bool:
         assert self.plan is not None
         return TOPOLOGIES[self.plan.topology].votes and self.plan.num_agents > 1
 
-    def _last_answers(self) -> Iterable[StepState]:
-        """The most advanced answer of each agent; the decision, if there is one, alone."""
-        latest: dict[int, StepState] = {}
-        for state in self.steps:
-            if state.status == "ok":
-                latest[state.step.agent] = state
-        return [latest[-1]] if -1 in latest else latest.values()
+    def _last_answers(self) -> list[StepState]:
+        # With a format only what was told of it can be the answer, also in an emergency.
+        free = self.query.sampling.response_format is None
+        return last_answers(self.steps, lambda s: free or self._may_be_answer(s.step))
 
     def _best(self) -> StepState | None:
-        """The plurality of the last answers, ties to the stronger prior; else the most advanced."""
-        answers = list(self._last_answers())
-        if not answers or self.plan is None:
-            return None
-        priors = [self._prior(s) for s in answers]
-        index = plurality([(s.canonical, p) for s, p in zip(answers, priors, strict=True)])
-        if index is not None:
-            return answers[index]
-        return max(zip(answers, priors, strict=True), key=lambda a: (a[0].step.round, a[1]))[0]
+        """The answer that would be sent now."""
+        return best_of(self._last_answers(), self._prior)
 
     def _prior(self, state: StepState) -> float:
         assert self.plan is not None

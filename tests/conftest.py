@@ -13,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from actors.transport import use_fast_transport
 from runtime.config import AppConfig, parse_config
 from tests.live import Deploy, free_port
+
+use_fast_transport()
 
 
 def model_args(name: str, **changes: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -32,7 +34,7 @@ def counters(args: dict[str, Any]) -> dict[str, int]:
     for name in [names.workflow(0), *(names.scheduler(m.name) for m in config.models)]:
         actor = ray.get_actor(name, namespace=NAMESPACE)
         for key, value in ray.get(actor.counters.remote()).items():
-            if key in ("queries", "calls", "leases", "backlog", "leased", "waiters"):
+            if key in ("queries", "calls", "leases", "backlog", "leased", "unread", "idle_leases"):
                 total[key] = total.get(key, 0) + value
     return total
 
@@ -52,3 +54,25 @@ def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
     while not check():
         assert time.monotonic() < end, "it did not come true in time"
         time.sleep(0.1)
+
+
+def pid_of(name: str, namespace: str = NAMESPACE) -> int:
+    """The process of a named actor."""
+    import ray
+
+    actor = ray.get_actor(name, namespace=namespace)
+    return int(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
+
+
+def kill_9(name: str) -> None:
+    """Kill the process of a named actor."""
+    os.kill(pid_of(name), signal.SIGKILL)
+
+
+def replica_pids(url: str, deployment: str) -> list[int]:
+    """The processes of the replicas of one deployment of the pool at ``url``."""
+    import ray
+
+    start = f"SERVE_REPLICA::{url.rsplit('/', 1)[1]}#{deployment}#"
+    named = ray.util.list_named_actors(all_namespaces=True)
+    return [pid_of(a["name"], a["namespace"]) for a in named if a["name"].startswith(start)]

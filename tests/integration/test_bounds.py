@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from actors.names import NAMESPACE, ActorNames
+from actors.names import ActorNames
 from runtime.config import parse_config
-from tests.live import Deploy, counters, engines_idle, eventually
+from tests.live import Deploy, counters, engines_idle, eventually, kill_9, pid_of
 
 SLOTS = 3
 QUERIES = 40
@@ -33,19 +33,6 @@ def args(**changes: Any) -> dict[str, Any]:
         "fake": {"answer_tokens": 25},
     }
     return {"version": 1, "models": [model], "default_budget_s": 120.0, **changes}
-
-
-def pid_of(name: str) -> int:
-    """The process of a named actor."""
-    import ray
-
-    actor = ray.get_actor(name, namespace=NAMESPACE)
-    return int(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())))
-
-
-def kill_9(name: str) -> None:
-    """Kill the process of a named actor."""
-    os.kill(pid_of(name), signal.SIGKILL)
 
 
 async def flood(url: str, meanwhile: Callable[[], None] | None = None) -> tuple[list[int], int]:

@@ -16,6 +16,7 @@ from runtime.events import (
     Drop,
     EngineCalls,
     Grant,
+    Held,
     HolderLost,
     LeaseId,
     Lost,
@@ -42,6 +43,10 @@ def make(slots=1, order="edf", *, max_backlog=100, now=0.0, recovering=False, ep
 
 def ask(call_id, remaining_s=60.0, *, holder="h", service_s=0.0, path_s=0.0, hard=True):
     return Acquire(call_id, holder, remaining_s, service_s, path_s, hard)
+
+
+def registered(*calls, holder="h"):
+    return Register(holder, tuple(Held(call) for call in calls))
 
 
 def play(state, script):
@@ -346,7 +351,7 @@ def test_engine_calls_never_free_the_lease_of_a_holder_that_lives():
     assert state.report(1.0).leased == 1
 
 
-@pytest.mark.parametrize("back", [ask("a", holder="h"), Register("h", ("a",))])
+@pytest.mark.parametrize("back", [ask("a", holder="h"), registered("a")])
 def test_a_holder_that_comes_back_keeps_the_calls_it_names(back):
     state = make(slots=2)
     play(state, [(0.0, ask("a")), (0.0, ask("b")), (1.0, HolderLost("h"))])
@@ -393,7 +398,7 @@ def test_an_event_at_fault_does_not_swallow_the_end_of_recovery():
 
 def test_register_recreates_leases_once_even_beyond_the_slots():
     state = make(slots=1, recovering=True, epoch=2)
-    commands = play(state, [(0.1, Register("h", ("a", "b", "a"))), (0.2, Register("h", ("a",)))])
+    commands = play(state, [(0.1, registered("a", "b", "a")), (0.2, registered("a"))])
     assert [(c.call_id, c.lease.number) for c in commands] == [
         ("a", 0),
         ("b", 1),
@@ -410,7 +415,7 @@ def test_register_recreates_leases_once_even_beyond_the_slots():
 def test_register_of_a_waiting_call_takes_it_out_of_the_queue():
     state = make(recovering=True)
     play(state, [(0.0, ask("a", service_s=3))])
-    assert state.handle(Register("h", ("a",)), 0.5) == [Grant("a", "h", LeaseId(1, 0), 0.5)]
+    assert state.handle(registered("a"), 0.5) == [Grant("a", "h", LeaseId(1, 0), 0.5)]
     assert (state.report(0.5).backlog, state.report(0.5).backlog_work_s) == (0, 0.0)
 
 
@@ -539,7 +544,8 @@ class DispatchMachine(RuleBasedStateMachine):
             self.waiting.pop(call, None)
             self.leased[call] = holder
             self.orphans.discard(call)
-        self.give(Register(holder, tuple(calls)), [(Grant, call) for call in calls])
+        held = tuple(Held(call) for call in calls)
+        self.give(Register(holder, held), [(Grant, call) for call in calls])
 
     @rule(holder=HOLDERS)
     def lose(self, holder):

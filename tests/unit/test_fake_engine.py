@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import math
 import time
 
@@ -398,3 +400,59 @@ async def test_a_call_that_hangs_is_not_ended_by_its_limit():
         async with asyncio.timeout(0.3):
             await collect(engine, make_request(limit_s=0.05))
     assert counts(engine) == (0, 0, 0.0)
+
+
+# What a request asks of the answer.
+
+TOOLS = '[{"type": "function", "function": {"name": "look_up"}}]'
+
+
+async def said(**sampling):
+    more = {"messages": sampling.pop("messages", None), "prompt": sampling.pop("prompt", None)}
+    request = make_request(sampling=Sampling(**sampling), max_tokens=500)
+    changes = {key: value for key, value in more.items() if value is not None}
+    request = dataclasses.replace(request, **changes)
+    return (await collect(FakeEngine(make_model(fake={"speedup": 100})), request))[-1]
+
+
+async def test_a_seed_changes_the_text_and_the_same_seed_does_not():
+    texts = [(await said(seed=seed)).text for seed in (1, 1, 2, 3, 4)]
+    assert texts[0] == texts[1]
+    assert len(set(texts)) > 1
+
+
+async def test_a_wanted_tool_is_called():
+    chunk = await said(tools=TOOLS, tool_choice='"required"')
+    assert (chunk.text, chunk.finish_reason) == ("", "tool_calls")
+    assert [(c.name, c.arguments) for c in chunk.tool_calls] == [("look_up", "{}")]
+    named = await said(tools=TOOLS, tool_choice='{"function": {"name": "look_up"}}')
+    assert (named.tool_calls[0].name, named.finish_reason) == ("look_up", "stop")
+    assert (await said(tools=TOOLS, tool_choice='"auto"')).tool_calls == ()
+    with pytest.raises(EngineRefused):
+        await said(tools=TOOLS, tool_choice='{"function": {"name": "other"}}')
+
+
+async def test_json_is_json_and_follows_the_schema():
+    chunk = await said(response_format='{"type": "json_object"}')
+    assert json.loads(chunk.text)["engine"] == "fake"
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "s": {"enum": ["x"]}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    assert json.loads((await said(response_format=json.dumps(wanted))).text) == {"n": 0, "s": "x"}
+    schema["properties"]["n"] = {"type": "odd"}
+    with pytest.raises(EngineRefused):
+        await said(response_format=json.dumps(wanted))
+
+
+async def test_logprobs_are_of_every_token():
+    chunk = await said(logprobs=2)
+    assert "".join(one.token for one in chunk.logprobs) == chunk.text
+    assert len(chunk.logprobs) == chunk.completion_tokens
+    assert all(len(one.top) == 2 for one in chunk.logprobs)
+    assert (await said()).logprobs is None
+    assert (await said(logprobs=0)).logprobs[0].top == ()
+
+
+async def test_a_raw_prompt_is_read():
+    chunk = await said(messages=(), prompt="What is 17 + 25?")
+    assert chunk.text.endswith("Answer: 42")
+    assert chunk.prompt_tokens > 4

@@ -14,13 +14,24 @@ from runtime.prompts import (
     PromptParts,
     Quoted,
     build,
-    count_tokens,
     fit,
     needed_tokens,
 )
 from runtime.roles import DECIDER, role
 from runtime.strategies import instruction
-from runtime.types import Message, Plan, Query, Step, StepKind, Strategy, TaskKind, Topology
+from runtime.token_estimate import count_tokens
+from runtime.types import (
+    Message,
+    Plan,
+    Query,
+    Sampling,
+    Step,
+    StepKind,
+    Strategy,
+    TaskKind,
+    ToolCall,
+    Topology,
+)
 
 HISTORY = (
     Message("system", "Speak plainly."),
@@ -290,3 +301,41 @@ def test_prompt_tokens_do_not_fall_short_of_the_messages(parts):
     fitted = fit(parts, context_tokens=10**6, max_tokens=10)
     counted = sum(count_tokens(m.content) + MESSAGE_OVERHEAD_TOKENS for m in fitted.messages)
     assert fitted.prompt_tokens >= counted + PROMPT_OVERHEAD_TOKENS
+
+
+# --- models called by name -------------------------------------------------------------------
+
+CALLS = (ToolCall("c1", "add", '{"a": 1, "b": 2}'),)
+LOOP = (
+    Message("user", "How much is 1 + 2? " * 20),
+    Message("assistant", "", tool_calls=CALLS),
+    Message("tool", "3", tool_call_id="c1"),
+    Message("user", "And doubled?"),
+)
+
+
+def direct_parts(**changes):
+    return build(query(**changes), plan(), step(StepKind.DIRECT), (), Strategy.DEEPTHINK)
+
+
+def test_the_last_message_stays_as_it_was_sent():
+    last = Message("tool", "3", tool_call_id="c1")
+    parts = direct_parts(question="3", last=last, context=LOOP[:2])
+    assert fit(parts, context_tokens=4000, max_tokens=10).messages == (*LOOP[:2], last)
+
+
+def test_tools_and_their_calls_are_counted():
+    plain, tools = direct_parts(), direct_parts(sampling=Sampling(tools="x y " * 100))
+    assert needed_tokens(tools) > needed_tokens(plain) + 100
+    called = direct_parts(context=(Message("assistant", "", tool_calls=CALLS),))
+    silent = direct_parts(context=(Message("assistant", ""),))
+    sizes = [fit(p, context_tokens=4000, max_tokens=9).prompt_tokens for p in (called, silent)]
+    assert sizes[0] > sizes[1] + 8
+
+
+def test_a_tool_answer_goes_with_the_call_that_it_answers():
+    parts = direct_parts(context=LOOP)
+    whole = fit(parts, context_tokens=4000, max_tokens=16)
+    assert whole.messages[:-1] == LOOP
+    short = fit(parts, context_tokens=whole.prompt_tokens + 10, max_tokens=16)
+    assert short.messages[:-1] == LOOP[3:]

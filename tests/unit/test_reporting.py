@@ -8,7 +8,14 @@ import math
 import pytest
 
 from actors.protocol import EngineChunk
-from actors.reporting import CallWindow, EngineLoad, FinishedCall, MonitorLink, ReplicaReporter
+from actors.reporting import (
+    CallWindow,
+    EngineLoad,
+    FinishedCall,
+    Latencies,
+    MonitorLink,
+    ReplicaReporter,
+)
 
 
 class Clock:
@@ -84,7 +91,7 @@ def test_the_window_keeps_the_last_64_calls():
     window = CallWindow()
     for i in range(100):
         window.add(FinishedCall(0.0, float(i), None, None))
-    assert window.means(0.0) == (sum(range(36, 100)) / 64, None, None)
+    assert window.means(0.0) == Latencies(sum(range(36, 100)) / 64)
 
 
 @pytest.mark.parametrize(("tokens", "ttft_s"), [(1, 1.0), (0, 1.0), (None, 1.0), (9, None)])

@@ -12,6 +12,7 @@ with warnings.catch_warnings():  # Ray's own use of pydantic
     warnings.simplefilter("ignore")
     from ray.serve.schema import ServeDeploySchema
 
+from actors.transport import SETTINGS
 from runtime.config import parse_config
 from runtime.errors import ConfigError
 from runtime.types import TaskKind
@@ -163,3 +164,10 @@ def test_the_setup_installs_our_wheel():
     data = cluster()
     assert list(data["file_mounts"].values()) == ["dist"]
     assert any("inframind-*.whl" in command for command in data["setup_commands"])
+
+
+def test_every_node_of_the_cluster_has_the_fast_transport():
+    data = cluster()
+    for commands in (data["head_start_ray_commands"], data["worker_start_ray_commands"]):
+        (start,) = (c for c in commands if "ray start" in c)
+        assert all(f"{name}={value} " in start for name, value in SETTINGS.items())

@@ -111,12 +111,15 @@ def test_a_newer_snapshot_that_has_seen_the_calls_is_not_added_to(config: AppCon
     assert load.view(10.5)["small"].in_system == 3
 
 
-def test_running_calls_hold_leases_and_are_counted_once(config: AppConfig) -> None:
+def test_leases_count_only_where_the_engines_are_silent(config: AppConfig) -> None:
+    """A holder keeps some leases idle, so they are not load."""
     load, fused = LocalLoad(config), fusion()
-    fused.add_replica(report(running=3), 0.0)
     fused.add_queue(replace(QUEUE, leased=4, backlog=2), 0.0)
     load.update(fused.snapshot(0.0), 10.0)
     assert load.view(10.0)["small"].in_system == 6
+    fused.add_replica(report(running=3), 0.0)
+    load.update(fused.snapshot(0.0), 10.0)
+    assert load.view(10.0)["small"].in_system == 5
 
 
 def test_own_calls_that_ended_since_the_snapshot_are_taken_off(config: AppConfig) -> None:

@@ -514,3 +514,106 @@ def test_moving_every_time_by_an_hour_changes_nothing(config: AppConfig) -> None
         return driver.answer
 
     assert run(1024.0) == run(1024.0 + 4096.0)
+
+
+# --- what the caller asked of the answer -----------------------------------------------------
+
+AS_JSON = '{"type": "json_object"}'
+
+
+def direct(config: AppConfig, n: int, **sampling: Any) -> Driver:
+    driver = Driver(config, query(direct_model="middle", n=n, sampling=Sampling(**sampling)))
+    for step in range(n):
+        driver.route(step, Route("middle", Strategy.DEEPTHINK))
+    return driver
+
+
+def test_n_answers_of_a_model_are_n_calls_with_seeds_that_follow(config: AppConfig) -> None:
+    driver = direct(config, 3, seed=7)
+    assert [driver.calls[i].sampling.seed for i in range(3)] == [7, 8, 9]
+    assert [(driver.calls[i].choice, driver.calls[i].final) for i in range(3)] == [
+        (0, True), (1, True), (2, True)]  # fmt: skip
+    for step in (2, 0, 1):
+        driver.done(step, f"text {step}")
+    answer = driver.answer
+    assert (answer.status, answer.text) == ("ok", "text 0")
+    assert [(c.index, c.text) for c in answer.choices] == [
+        (0, "text 0"), (1, "text 1"), (2, "text 2")]  # fmt: skip
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (30, 15)
+
+
+def test_of_n_answers_those_that_came_are_given(config: AppConfig) -> None:
+    driver = direct(config, 2)
+    driver.done(1, "whole")
+    driver.fail(0)
+    assert driver.answer.status == "degraded"
+    assert [(c.index, c.text, c.finish_reason) for c in driver.answer.choices] == [
+        (1, "whole", "stop")]  # fmt: skip
+    late = direct(config, 2)
+    late.done(1, "whole")
+    late.handle(DeadlinePassed(streamed="par"), after_s=60.0)
+    assert (late.answer.status, late.answer.choices[0].index) == ("degraded", 1)
+    cut = direct(config, 2)
+    cut.handle(DeadlinePassed(streamed="par"), after_s=60.0)
+    assert [(c.text, c.finish_reason) for c in cut.answer.choices] == [("par", "length")]
+
+
+def test_a_request_that_the_engine_refuses_is_the_callers_fault(config: AppConfig) -> None:
+    driver = direct(config, 2)
+    driver.fail(0, FailureKind.REQUEST)
+    driver.fail(1, FailureKind.REQUEST)
+    assert (driver.answer.status, driver.answer.error_code) == ("error", "invalid_request")
+    assert (driver.answer.finish_reason, driver.answer.choices) == (None, ())
+
+
+def test_format_and_stop_words_are_for_the_step_that_answers(config: AppConfig) -> None:
+    asked = Sampling(response_format=AS_JSON, stop=("END",), temperature=0.5)
+    driver = start(config, Topology.IO, 2, sampling=asked)
+    for step in (0, 1):
+        driver.route(step)
+        sampling = driver.calls[step].sampling
+        assert (sampling.response_format, sampling.stop, sampling.temperature) == (None, (), 0.5)
+        assert "JSON" not in driver.calls[step].messages[0].content
+        driver.done(step, "Answer: 42")
+    driver.route(2)
+    assert driver.calls[2].sampling == asked
+    assert "JSON" in driver.calls[2].messages[0].content
+    assert "Answer:" not in driver.calls[2].messages[0].content.split("JSON")[0][-200:]
+    driver.done(2, '{"b": 1, "a": 2}')
+    assert driver.answer.canonical == '{"a":2,"b":1}'
+
+
+def test_without_its_format_no_text_is_an_answer(config: AppConfig) -> None:
+    driver = start(config, Topology.IO, 2, sampling=Sampling(response_format=AS_JSON))
+    for step in (0, 1):
+        driver.route(step)
+        driver.done(step, "Answer: 42")
+    driver.route(2)
+    driver.handle(DeadlinePassed(), after_s=60.0)
+    assert (driver.answer.status, driver.answer.error_code) == ("error", "deadline_exceeded")
+
+
+def test_voted_answers_carry_the_format_and_agree_as_json(config: AppConfig) -> None:
+    driver = start(config, Topology.ADAPTIVE, 3, sampling=Sampling(response_format=AS_JSON))
+    driver.route(0)
+    driver.route(1)
+    assert all(driver.calls[i].sampling.response_format == AS_JSON for i in (0, 1))
+    driver.done(0, '{"a": 1, "b": 2}')
+    driver.done(1, '{"b":2,"a":1}')
+    assert driver.state.agreement.unanimous
+
+
+def test_a_degraded_answer_ends_with_length(config: AppConfig) -> None:
+    driver = start(config, Topology.REFLECTION)
+    driver.route(0)
+    driver.done(0, "Answer: 41")
+    driver.route(1)
+    driver.handle(DeadlinePassed(), after_s=60.0)
+    assert (driver.answer.status, driver.answer.text) == ("degraded", "Answer: 41")
+    assert (driver.answer.finish_reason, len(driver.answer.choices)) == ("length", 1)
+
+
+def test_a_raw_prompt_goes_as_it_is(config: AppConfig) -> None:
+    driver = Driver(config, query(direct_model="middle", raw_prompt=True, question="Once"))
+    driver.route(0, Route("middle", Strategy.DEEPTHINK))
+    assert (driver.calls[0].prompt, driver.calls[0].messages) == ("Once", ())

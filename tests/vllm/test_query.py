@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def args() -> dict[str, Any]:
-    """``serve_configs/local.yaml`` with its smaller model only."""
+    """``serve_configs/local.yaml`` with its smaller model only, which may also call tools."""
     args = read_serve_file(Path("serve_configs/local.yaml")).args
     args["models"] = [m for m in args["models"] if m["name"] == "smollm2-135m"]
+    tools = {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}
+    args["models"][0]["engine"] = {**args["models"][0]["engine"], **tools}
     args["quality"] = {}
     return args
 
@@ -111,3 +114,116 @@ def test_the_pool_is_measured(url: str) -> None:
         return known and model["simulated"] is False and model["running"] == 0
 
     eventually(measured, within_s=20)
+
+
+# --- OpenAI's format on a real engine --------------------------------------------------------
+
+CITY: Any = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "maxLength": 16},
+        "big": {"type": "boolean"},
+    },
+    "required": ["city", "big"],
+    "additionalProperties": False,
+}
+TOOL: Any = {
+    "type": "function",
+    "function": {"name": "describe", "parameters": CITY, "strict": True},
+}
+PARIS: Any = [{"role": "user", "content": "What is the capital of France?"}]
+LONG: Any = {"budget_s": 200}
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=240)
+
+
+def is_city(text: str | None) -> bool:
+    value = json.loads(text or "")
+    return set(value) == {"city", "big"} and isinstance(value["big"], bool)
+
+
+@pytest.mark.parametrize("model", ["smollm2-135m", "inframind"])
+def test_an_answer_follows_its_schema(client: openai.OpenAI, model: str) -> None:
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY}}
+    answer = client.chat.completions.create(
+        model=model, messages=PARIS, response_format=wanted, max_tokens=120, extra_body=LONG
+    )
+    assert answer.choices[0].finish_reason == "stop"
+    assert is_city(answer.choices[0].message.content)
+
+
+def test_a_schema_that_is_none_is_the_requests_fault(client: openai.OpenAI) -> None:
+    odd: Any = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "odd"}}}
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(
+            model="smollm2-135m", messages=PARIS, response_format=odd, max_tokens=5, extra_body=LONG
+        )
+
+
+def test_logprobs_spell_the_answer(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="smollm2-135m", messages=PARIS, logprobs=True, top_logprobs=2, temperature=0,
+        max_tokens=8, seed=1, frequency_penalty=0.1, presence_penalty=0.1, extra_body=LONG,
+    )  # fmt: skip
+    choice = answer.choices[0]
+    assert choice.logprobs is not None
+    told = choice.logprobs.content or []
+    assert "".join(one.token for one in told).startswith(choice.message.content or "-")
+    assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in told)
+    assert all(one.token == one.top_logprobs[0].token for one in told)
+
+
+def test_a_biased_token_is_not_said(client: openai.OpenAI) -> None:
+    """The id is that of `` Paris`` in this model's vocabulary."""
+    asked: dict[str, Any] = {
+        "model": "smollm2-135m", "prompt": "The capital of France is", "max_tokens": 1,
+        "temperature": 0, "extra_body": LONG,
+    }  # fmt: skip
+    first = client.completions.create(**asked).choices[0].text
+    other = client.completions.create(**asked, logit_bias={"7042": -100}).choices[0].text
+    assert first == " Paris"
+    assert other != first
+
+
+def test_a_named_tool_is_called(client: openai.OpenAI) -> None:
+    choice: Any = {"type": "function", "function": {"name": "describe"}}
+    asked: dict[str, Any] = {
+        "model": "smollm2-135m", "messages": PARIS, "tools": [TOOL], "tool_choice": choice,
+        "max_tokens": 120, "extra_body": LONG,
+    }  # fmt: skip
+    (call,) = client.chat.completions.create(**asked).choices[0].message.tool_calls or ()
+    assert call.function.name == "describe"
+    assert is_city(call.function.arguments)
+    chunks = [c.choices[0] for c in client.chat.completions.create(**asked, stream=True)]
+    deltas = [d.function for c in chunks for d in c.delta.tool_calls or () if d.function]
+    assert [d.name for d in deltas if d.name] == ["describe"]
+    assert is_city("".join(d.arguments or "" for d in deltas))
+
+
+def test_a_prompt_is_continued(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {
+        "model": "smollm2-135m", "prompt": "The capital of France is", "max_tokens": 8,
+        "temperature": 0, "extra_body": LONG,
+    }  # fmt: skip
+    answer = client.completions.create(**asked, n=2, logprobs=1)
+    assert [c.index for c in answer.choices] == [0, 1]
+    assert "Paris" in answer.choices[0].text
+    assert answer.choices[0].logprobs is not None
+    assert len(answer.choices[0].logprobs.tokens or ()) == 8
+    streamed = [c.choices[0].text for c in client.completions.create(**asked, stream=True)]
+    assert "".join(streamed) == answer.choices[0].text
+
+
+def test_minilm_embeds(client: openai.OpenAI) -> None:
+    texts = ["Sort a list in Python.", "Order the elements of an array.", "The Eiffel Tower."]
+    answer = client.embeddings.create(model="all-minilm-l6-v2", input=texts)
+    sort, order, tower = (item.embedding for item in answer.data)
+    near, far = (sum(a * b for a, b in zip(sort, v, strict=True)) for v in (order, tower))
+    assert len(sort) == 384
+    assert near > far + 0.2
+    assert answer.usage.prompt_tokens > 15
+    with pytest.raises(openai.BadRequestError, match="256 tokens"):
+        client.embeddings.create(model="all-minilm-l6-v2", input=["ok", "word " * 400])

@@ -12,16 +12,17 @@ import tempfile
 import threading
 import time
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from actors.protocol import EngineChunk, EngineRefused, EngineRequest
+from actors.protocol import EngineChunk, EngineRefused, EngineRequest, whole_calls
 from actors.reporting import EngineLoad, ReplicaReporter
 from runtime.config import ModelConfig
 from runtime.edf import engine_priority
-from runtime.types import Message, Sampling
+from runtime.types import Message, Sampling, ToolCall
 
 with warnings.catch_warnings():  # Ray's and vLLM's own, while they are imported
     warnings.simplefilter("ignore")
@@ -33,13 +34,9 @@ with warnings.catch_warnings():  # Ray's and vLLM's own, while they are imported
 
     from actors import vllm_stats
     from actors.deployments import build_model
-    from actors.vllm_server import (
-        InfraMindLLMServer,
-        chat_request,
-        current_load,
-        failure,
-        start_lock,
-    )
+    from actors.vllm_answer import failure
+    from actors.vllm_requests import chat_request, engine_id, text_request
+    from actors.vllm_server import InfraMindLLMServer, current_load, start_lock
 
 MODEL = Path(
     os.environ.get("INFRAMIND_TEST_MODEL", "~/.cache/inframind/models/smollm2-135m-instruct")
@@ -76,6 +73,35 @@ def test_the_request_says_what_was_asked_and_no_more():
     assert asked.messages == [{"role": "user", "content": "Hi"}]
     plain = chat_request(make_request("c2", "Hi"), "m", 1000.0)
     assert not {"temperature", "top_p", "seed", "stop"} & plain.model_fields_set
+
+
+def test_formats_tools_and_logprobs_go_as_they_were_sent():
+    tools = '[{"type": "function", "function": {"name": "add", "parameters": {"a": null}}}]'
+    choice = '{"type": "function", "function": {"name": "add"}}'
+    wanted = '{"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}'
+    request = make_request(
+        "c1", "Hi", tools=tools, tool_choice=choice, response_format=wanted, logprobs=3,
+        frequency_penalty=0.5, presence_penalty=-0.5, logit_bias=(("7", -100.0),),
+        parallel_tool_calls=False,
+    )  # fmt: skip
+    call = ToolCall("t1", "add", "{}")
+    history = (Message("assistant", "", tool_calls=(call,)), Message("tool", "5", None, (), "t1"))
+    asked = chat_request(replace(request, messages=history), "m", 1000.0)
+    assert asked.tools[0].function.name == asked.tool_choice.function.name == "add"
+    assert asked.response_format.json_schema.json_schema == {"type": "object"}
+    assert (asked.logprobs, asked.top_logprobs) == (True, 3)
+    assert (asked.frequency_penalty, asked.presence_penalty) == (0.5, -0.5)
+    assert (asked.logit_bias, asked.parallel_tool_calls) == ({"7": -100.0}, False)
+    assert asked.messages[0]["tool_calls"][0]["function"] == {"name": "add", "arguments": "{}"}
+    assert asked.messages[1]["tool_call_id"] == "t1"
+
+
+def test_a_raw_prompt_is_a_text_completion():
+    request = replace(make_request("c1", "x", logprobs=2, seed=3), messages=(), prompt="Once")
+    asked = text_request(request, "m", 1000.0)
+    assert (asked.prompt, asked.logprobs, asked.seed, asked.max_tokens) == ("Once", 2, 3, 24)
+    assert asked.priority == engine_priority(1060.0)
+    assert (engine_id(request), engine_id(make_request("c2", "x"))) == ("cmpl-c1-0", "chatcmpl-c2")
 
 
 def test_the_priority_is_that_of_the_deadline_on_this_clock():
@@ -203,6 +229,37 @@ async def test_an_unstreamed_answer_is_one_chunk():
     assert chunk.ttft_s >= 0
     assert server.engine.aborted == []
     assert server._reporter.report().finished == 1
+
+
+async def test_tool_calls_and_logprobs_are_read_from_the_stream():
+    def part(finish=None, logprobs=None, **delta):
+        choice = {"delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return "data: " + json.dumps({"choices": [choice]}) + "\n\n"
+
+    told = {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}]}
+    first = [{"index": 0, "id": "t1", "type": "function", "function": {"name": "add"}}]
+    rest = [{"index": 0, "function": {"arguments": "{}"}}]
+    engine = ScriptedEngine(
+        part(role="assistant", content=""), part(tool_calls=first, logprobs=told),
+        part(tool_calls=rest, logprobs=told), part("tool_calls"), sse(usage=USAGE),
+    )  # fmt: skip
+    (chunk,) = await collect(make_server(engine), make_request("c1", "Hi"))
+    assert chunk.finish_reason == "tool_calls"
+    assert whole_calls(chunk.tool_calls) == (ToolCall("t1", "add", "{}"),)
+    assert [one.token for one in chunk.logprobs] == ["a", "a"]
+
+
+async def test_a_text_completion_is_read_and_aborted_by_its_own_id():
+    told = {"tokens": ["Pa"], "token_logprobs": [-0.5], "top_logprobs": [{"Pa": -0.5}]}
+    choice = {"text": "Pa", "logprobs": told, "finish_reason": None}
+    event = "data: " + json.dumps({"choices": [choice]}) + "\n\n"
+    request = replace(make_request("c1", "x", limit_s=0.0), messages=(), prompt="Once")
+    server = make_server(ScriptedEngine(event, then_wait=True))
+    server.engine.completions = server.engine.chat
+    (chunk,) = await collect(server, request)
+    assert (chunk.text, chunk.finish_reason) == ("Pa", "length")
+    assert (chunk.logprobs[0].token, chunk.logprobs[0].top) == ("Pa", (("Pa", -0.5),))
+    assert server.engine.aborted == ["cmpl-c1-0"]
 
 
 async def test_an_engine_that_ends_without_a_reason_failed():

@@ -1,0 +1,96 @@
+"""One query handed to a workflow actor, and handed over once more if that dies too early."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+
+from ray.exceptions import RayActorError, RayError
+
+from actors.names import ActorRef
+from actors.runner import Progress
+from runtime.errors import InfraMindError, NoModelAnswered, QueryCancelled
+from runtime.outcome import Progress as Facts
+from runtime.outcome import build_answer
+from runtime.types import Answer, Query
+
+RESTART_POLL_S = 0.2
+
+
+class Submission:
+    """A query on its way; ``arrival_s`` is on this process's monotonic clock.
+
+    Use either ``answer`` or ``items``, once. Both end with an ``Answer``, whatever happens.
+    """
+
+    def __init__(self, workflow: ActorRef, query: Query, arrival_s: float) -> None:
+        self.query = query
+        self._workflow = workflow
+        self._arrival_s = arrival_s
+        self._withdrawn = False
+
+    async def answer(self) -> Answer:
+        """Run to the outcome."""
+        for last in (False, True):
+            try:
+                method = self._workflow.get().run
+                answer: Answer = await method.remote(self.query, self._spent_s())
+                return answer
+            except (RayActorError, ValueError) as error:
+                if last or not await self._back():
+                    return self._lost(error)
+        raise AssertionError("unreachable")
+
+    async def items(self) -> AsyncIterator[Progress]:
+        """The query's progress. It is submitted once more only if nothing was said before."""
+        silent = True
+        for last in (False, True):
+            try:
+                method = self._workflow.get().stream.options(num_returns="streaming")
+                async for ref in method.remote(self.query, self._spent_s()):
+                    item = await ref
+                    silent = False
+                    if self._withdrawn and not isinstance(item, Answer):
+                        self.withdraw()  # the first time may have come before the query itself
+                    yield item
+                return
+            except (RayError, ValueError) as error:
+                if last or not silent or not await self._back():
+                    yield self._lost(error)
+                    return
+
+    def withdraw(self) -> None:
+        """End it, and everything it started, wherever it is; saying it twice is harmless."""
+        self._withdrawn = True
+        with contextlib.suppress(RayError, ValueError):
+            self._workflow.get().cancel.remote(self.query.query_id)
+
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._arrival_s
+
+    async def _back(self) -> bool:
+        """Wait until a workflow actor that died runs again; ``False``: it would be of no use."""
+        while self._spent_s() < self.query.budget_s and not self._withdrawn:
+            self._workflow.forget()
+            try:
+                await self._workflow.get().ready.remote()
+                return not self._withdrawn
+            except (RayActorError, ValueError):
+                await asyncio.sleep(RESTART_POLL_S)
+        return False
+
+    def _lost(self, cause: BaseException) -> Answer:
+        """The outcome where the workflow actor can tell none."""
+        error: InfraMindError
+        if self._withdrawn:
+            error = QueryCancelled("the query was withdrawn")
+        else:
+            error = NoModelAnswered(f"the workflow actor was lost: {type(cause).__name__}")
+        return failed(self.query, self._spent_s(), error)
+
+
+def failed(query: Query, spent_s: float, error: InfraMindError) -> Answer:
+    """The outcome of a query of which nothing else is known."""
+    return build_answer(Facts(query, 0.0, None, (), ""), spent_s, "error", None, "", error)
