@@ -4,7 +4,8 @@
 #   TORCH_INDEX=URL            an extra package index, where pip does not find torch 2.13.0+cpu
 #   PYTHON=python3.12          another interpreter;  VENV=DIR  another environment
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev install-vllm models demo quick serve test check bench clean
+.PHONY: help install install-dev install-vllm models demo quick serve test check bench bench-overhead \
+  bench-gateway bench-recovery clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -26,6 +27,7 @@ help:
 	@echo "make test          install all of it and run the whole suite. First: 5.4 GB, 20 minutes"
 	@echo "make check         ruff, mypy, import-linter. Seconds, after install-dev"
 	@echo "make bench         benchmarks of the core. One minute, after install"
+	@echo "make bench-overhead, bench-recovery, bench-gateway    of the running pool. Minutes each"
 	@echo
 	@echo "make install       Ray Serve and the fake engine, no torch: 0.5 GB, 1-2 minutes"
 	@echo "make install-dev   the same, with the tools of tests and checks: 0.6 GB, 2 minutes"
@@ -87,6 +89,13 @@ check: install-dev
 bench: install
 	$(BIN)/python -m benchmarks.core
 
+# What the runtime adds to a call, and how it recovers; minutes each, README: Speed.
+bench-overhead bench-recovery: bench-%: install
+	$(BIN)/python -m benchmarks.$*
+
+bench-gateway: install
+	$(BIN)/python -m benchmarks.gateway --litellm .venv-litellm
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-litellm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

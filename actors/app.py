@@ -7,7 +7,7 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from actors.deployments import build_model
+from actors.deployments import HEALTH_CHECK_PERIOD_S, build_model
 from actors.embedding import Embedder
 from actors.ingress import Ingress, api
 from actors.names import NAMESPACE, ActorNames
@@ -54,6 +54,7 @@ def _embedder(config: AppConfig) -> Application:
         Embedder,
         name="embedding",
         num_replicas=settings.replicas,
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
         max_ongoing_requests=MAX_ONGOING,
         ray_actor_options={"num_cpus": 0},
     )

@@ -16,6 +16,9 @@ from runtime.errors import ConfigError
 # Ray's unit for "on a node with this accelerator", the same as in its own LLM code.
 ACCELERATOR_SHARE = 0.001
 
+HEALTH_CHECK_PERIOD_S = 2.0
+"""Serve's default of 10 s would be most of the time from a replica's death to its successor."""
+
 
 def build_model(
     model: ModelConfig, *, monitor_name: str, namespace: str, report_period_s: float
@@ -60,8 +63,9 @@ def serve_options(model: ModelConfig) -> dict[str, Any]:
         # The bound on running + waiting in the engine. Leases order calls; this holds even
         # when a scheduler is gone and workflows call the engine directly.
         "max_ongoing_requests": model.max_num_seqs,
-        # An engine on two busy cores may not get to answer for many seconds.
-        "health_check_period_s": 10,
+        # A dead replica is found by its next check; an engine on two busy cores may not get to
+        # answer for many seconds.
+        "health_check_period_s": HEALTH_CHECK_PERIOD_S,
         "health_check_timeout_s": 120,
         "graceful_shutdown_wait_loop_s": 0.5,
         "graceful_shutdown_timeout_s": 10,

@@ -11,7 +11,7 @@ import contextlib
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from typing import Any
 
 import aiohttp
@@ -126,24 +126,37 @@ class EndpointClient:
         body = {"model": self.served, **request_body(request), **more}
         if self._endpoint.priority:
             body["priority"] = engine_priority(time.monotonic() + request.remaining_s)
+        sent = self._http.post(
+            f"{self._endpoint.url}/{path}",
+            data=json.dumps(body).encode(),
+            headers={**self._headers, "X-Request-Id": request.call_id},
+            allow_redirects=False,
+        )
         try:
-            async with self._http.post(
-                f"{self._endpoint.url}/{path}",
-                data=json.dumps(body).encode(),
-                headers={**self._headers, "X-Request-Id": request.call_id},
-                allow_redirects=False,
-            ) as response:
+            async with await _unless_stalled(sent, request.stall_s) as response:
                 if response.status != 200:
                     raise await failed_response(response)
                 yield response
-        except aiohttp.ClientConnectorError as error:
-            raise Unreachable(f"{self._endpoint.host}: {error.strerror or error}") from None
+        except aiohttp.ClientConnectionError as error:
+            raise ConnectionError(f"{self._endpoint.host}: {_told(error)}") from None
         except aiohttp.ClientError as error:
-            raise ConnectionError(f"{self._endpoint.host} broke off: {error!r}") from None
+            raise ConnectionError(f"{self._endpoint.host} broke off: {_told(error)}") from None
 
 
-class Unreachable(ConnectionError):
-    """The endpoint takes no connections."""
+async def _unless_stalled(
+    sent: Awaitable[aiohttp.ClientResponse], stall_s: float | None
+) -> aiohttp.ClientResponse:
+    try:
+        async with asyncio.timeout(stall_s) as limit:
+            return await sent
+    except TimeoutError:
+        if not limit.expired():  # it was aiohttp's own, for the connection
+            raise
+        raise EngineStalled(stall_s or 0.0) from None
+
+
+def _told(error: Exception) -> str:
+    return str(error) or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 from fastapi import Request
 from fastapi.responses import StreamingResponse
-from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 KEEP_ALIVE_S = 10.0
@@ -59,7 +57,6 @@ async def with_keep_alive(items: AsyncIterator[_ItemT]) -> AsyncIterator[_ItemT 
 
 
 async def disconnected(request: Request) -> None:
-    """Returns when the client has gone."""
-    with contextlib.suppress(ClientDisconnect):
-        while not await request.is_disconnected():
-            await asyncio.sleep(0.25)
+    """Returns when the client has gone; the body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -110,22 +110,26 @@ class FakeEngine:
         Raises ``EngineStalled`` when it gets no token for ``stall_s``.
         """
         loop = asyncio.get_running_loop()
+        generated, stalls_at_s = sequence.generated, loop.time() + stall_s
         while True:
-            since_s, generated = loop.time(), sequence.generated
-            left_s = limit_s - since_s if generated or limit_s > since_s else math.inf
-            if (wait_s := min(left_s, stall_s)) == math.inf:
+            now = loop.time()
+            limit = limit_s if sequence.generated or limit_s > now else math.inf
+            if (until_s := min(limit, stalls_at_s)) == math.inf:
                 await sequence.news.wait()
                 return False
+            # Which of the two it was is not asked of the clock: Serve's loop rounds it.
             try:
-                await asyncio.wait_for(sequence.news.wait(), max(0.0, wait_s))
+                await asyncio.wait_for(sequence.news.wait(), max(0.0, until_s - now))
                 return False
             except TimeoutError:
                 self._batch.advance(loop.time())
             if sequence.done:
                 return False
-            if sequence.generated and loop.time() >= limit_s:
+            if sequence.generated and until_s == limit:
                 return True
-            if sequence.generated == generated and loop.time() - since_s >= stall_s:
+            if sequence.generated > generated:
+                generated, stalls_at_s = sequence.generated, loop.time() + stall_s
+            elif until_s == stalls_at_s:
                 raise EngineStalled(stall_s)
 
     def _prepare(self, request: EngineRequest, now: float) -> tuple[FakeReply, FakeSequence]:

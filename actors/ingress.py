@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import logging
 import time
@@ -25,8 +26,9 @@ from actors.prefer import preferences
 from actors.responses import failure, native, refusal
 from actors.runner import Delta, Progress, Started, StepStarted
 from actors.snapshot import pool_document
-from actors.submission import Submission
+from actors.submission import DirectSubmission, Submission
 from actors.text_wire import TextChunkWriter, text_completion
+from actors.workflow_actor import WorkflowActor
 from runtime.config import parse_config
 from runtime.errors import BodyTooLarge, InfraMindError, RequestError
 from runtime.policy import make_policy
@@ -49,6 +51,8 @@ class Ingress:
         ensure_actors(self._config, engines, embed)
         self._workflows = [ActorRef(names.workflow(i)) for i in range(self._config.workflow_actors)]
         self._embed = embed
+        self._engines = engines
+        self._dump = config
         self._turn = itertools.count()
         self._monitor = ActorRef(names.monitor)
         self._long = LongQueries(self._config)
@@ -189,12 +193,22 @@ class Ingress:
             except InfraMindError as error:
                 raise RequestError(error.message, "policy") from None
 
-    def _next_workflow(self) -> ActorRef:
-        return self._workflows[next(self._turn) % len(self._workflows)]
+    def _submission(self, query: Query, arrival_s: float) -> Submission | DirectSubmission:
+        """A plan runs on a workflow actor. One call needs none, and runs here: a hop less."""
+        if query.direct_model is not None:
+            return DirectSubmission(self._direct, query, arrival_s)
+        workflow = self._workflows[next(self._turn) % len(self._workflows)]
+        return Submission(workflow, query, arrival_s)
+
+    @functools.cached_property
+    def _direct(self) -> WorkflowActor:
+        """What a workflow actor is made of, for the calls of pool models by name."""
+        index = self._config.workflow_actors
+        return WorkflowActor(index, self._dump, self._engines, self._embed)
 
     async def _run(self, request: Request, query: Query, arrival_s: float) -> Answer:
         """Run a query; a client that goes away withdraws it."""
-        submission = Submission(self._next_workflow(), query, arrival_s)
+        submission = self._submission(query, arrival_s)
         running = asyncio.create_task(submission.answer())
         gone = asyncio.create_task(disconnected(request))
         try:
@@ -212,7 +226,7 @@ class Ingress:
         self, query: Query, writer: wire.ChunkWriter, usage: bool, arrival_s: float
     ) -> Response:
         """Wait for the plan, so that the headers can tell the topology, then stream."""
-        submission = Submission(self._next_workflow(), query, arrival_s)
+        submission = self._submission(query, arrival_s)
         items = submission.items()
         try:
             first = await anext(items)

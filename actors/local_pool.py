@@ -22,7 +22,7 @@ import yaml
 from actors.client import Client
 from actors.endpoint_http import auth_headers
 from actors.models import resolve_source
-from actors.transport import use_fast_transport
+from actors.transport import use_fast_transport, use_own_proxy
 from runtime.config import AppConfig, parse_config
 from runtime.errors import ConfigError
 
@@ -99,6 +99,7 @@ def running_pool(
     from ray import serve
 
     temp = tempfile.mkdtemp(prefix="inframind-", dir="/tmp")
+    use_own_proxy(Path(temp))
     url = f"http://{file.host}:{port}{file.route_prefix.rstrip('/')}"
     try:
         with _without_ray_chatter():

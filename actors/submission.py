@@ -11,6 +11,7 @@ from ray.exceptions import RayActorError, RayError
 
 from actors.names import ActorRef
 from actors.runner import Progress
+from actors.workflow_actor import WorkflowActor
 from runtime.errors import InfraMindError, NoModelAnswered, QueryCancelled
 from runtime.outcome import Progress as Facts
 from runtime.outcome import build_answer
@@ -89,6 +90,30 @@ class Submission:
         else:
             error = NoModelAnswered(f"the workflow actor was lost: {type(cause).__name__}")
         return failed(self.query, self._spent_s(), error)
+
+
+class DirectSubmission:
+    """The same for a query that runs in this process: it lives and dies with the connection."""
+
+    def __init__(self, runner: WorkflowActor, query: Query, arrival_s: float) -> None:
+        self.query = query
+        self._runner = runner
+        self._arrival_s = arrival_s
+
+    async def answer(self) -> Answer:
+        """Run to the outcome."""
+        return await self._runner.run(self.query, time.monotonic() - self._arrival_s)
+
+    async def items(self) -> AsyncIterator[Progress]:
+        """The query's progress."""
+        stream = self._runner.stream(self.query, time.monotonic() - self._arrival_s)
+        async with contextlib.aclosing(stream) as items:
+            async for item in items:
+                yield item
+
+    def withdraw(self) -> None:
+        """End it, and everything it started."""
+        self._runner.withdraw(self.query.query_id)
 
 
 def failed(query: Query, spent_s: float, error: InfraMindError) -> Answer:

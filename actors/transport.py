@@ -1,22 +1,48 @@
-"""The settings of Ray Serve's transport that ship: gRPC between replicas, one event loop each.
+"""The settings of Ray Serve's transport that ship: gRPC, one event loop each, HAProxy in front.
 
 Ray reads them when its modules load, in every process, so they must be in the environment of the
-process that starts Ray (and of ``ray start`` on each node of a cluster, see ``cluster.yaml``).
+process that starts Ray (on a cluster, of ``ray start`` on each node, see ``cluster.yaml``).
 """
 
 from __future__ import annotations
 
 import os
+import socket
+from pathlib import Path
 
 SETTINGS = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
-    # Ray's set of settings would also have every replica of the ingress listen on all interfaces
-    # and wait 30 s before it ends. Only its HAProxy needs that.
-    "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # How long an ingress that is going away still answers whoever has not heard of it.
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
 }
+"""Of a pool on one machine. HAProxy takes the place of Serve's own proxy, which is in Python."""
 
 
 def use_fast_transport() -> None:
-    """Set what is not set yet; before ``ray`` is imported for the first time."""
+    """Set what is not set yet; before ``ray.serve`` is imported for the first time."""
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def use_own_proxy(folder: Path) -> None:
+    """Give the Ray that starts next a HAProxy of its own: its files, sockets and ports.
+
+    By default all pools of a machine would share them. The two ports show statistics.
+    """
+    files = {
+        "CONFIG_FILE_LOC": folder / "haproxy.cfg",
+        "SOCKET_PATH": folder / "haproxy.sock",
+        "SERVER_STATE_BASE": folder,
+        "SERVER_STATE_FILE": folder / "haproxy-state",
+        "STATS_PORT": _free_port(),
+        "METRICS_PORT": _free_port(),
+    }
+    for name, value in files.items():
+        os.environ[f"RAY_SERVE_HAPROXY_{name}"] = str(value)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

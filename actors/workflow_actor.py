@@ -85,6 +85,10 @@ class WorkflowActor:
 
     async def cancel(self, query_id: str) -> None:
         """Withdraw a query and everything it started; unknown ids are ignored."""
+        self.withdraw(query_id)
+
+    def withdraw(self, query_id: str) -> None:
+        """The same, for whoever holds this object itself."""
         if runner := self._runners.get(query_id):
             runner.cancel()
 

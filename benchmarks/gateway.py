@@ -32,7 +32,7 @@ from benchmarks.instant_server import MODEL
 from runtime.config import parse_config
 
 LITELLM = "litellm[proxy]==1.99.4"
-ROUNDS = 5
+ROUNDS = 3
 CALLS_C1 = 150
 CONCURRENCY = 32
 CALLS_C32 = 960
@@ -168,7 +168,7 @@ def main(
     with process(server, f"http://127.0.0.1:{port}") as backend, litellm(binary, backend) as proxy:
         args = pool(backend)
         config = parse_config(args)
-        file = ServeFile(Path(__file__), "gateway", "/", "127.0.0.1", own_port, args, config)
+        file = ServeFile(args, config, port=own_port)
         with running_pool(file) as ours:
             found = measure({"direct": backend, "ours": ours, "litellm": proxy})
     print(json.dumps({"benchmark": "gateway", **{k: round(v, 2) for k, v in found.items()}}))

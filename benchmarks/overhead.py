@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -121,7 +120,7 @@ def main() -> None:
     args, port = pool(), free_port()
     config = parse_config(args)
     url = f"http://127.0.0.1:{port}"
-    file = ServeFile(Path(__file__), "ours", "/ours", "127.0.0.1", port, args, config)
+    file = ServeFile(args, config, "ours", "/ours", port=port)
     with running_pool(file):
         import ray
         from ray import serve

@@ -81,9 +81,14 @@ class EndpointConfig(Strict):
     down_after_s: Positive = 10.0
     priority: bool = False
 
-    @field_validator("url", "metrics_url")
+    @field_validator("url")
     @classmethod
-    def _check_url(cls, url: str | None) -> str | None:
+    def _check_url(cls, url: str) -> str:
+        return _http_url(url)
+
+    @field_validator("metrics_url")
+    @classmethod
+    def _check_metrics_url(cls, url: str | None) -> str | None:
         return url if url in (None, "auto") else _http_url(url)
 
     @property

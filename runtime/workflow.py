@@ -13,11 +13,8 @@ from runtime.errors import (
     InfraMindError,
     LimitExceeded,
     ModelUnavailable,
-    NoModelAnswered,
-    Overloaded,
     PlanError,
     QueryCancelled,
-    RequestError,
 )
 from runtime.events import (
     AskPlan,
@@ -37,6 +34,7 @@ from runtime.events import (
     WorkflowCommand,
     WorkflowEvent,
 )
+from runtime.failures import SAME_MODEL_AGAIN, error_of
 from runtime.formats import canonical_json
 from runtime.outcome import Progress, StepState, build_answer
 from runtime.policy import Agreement
@@ -67,8 +65,8 @@ class WorkflowState:
 
     ``start`` once, then ``handle`` each event with the monotonic time at which it happened;
     perform the commands in order. After ``Finish`` every event is ignored. A failed call is
-    tried again on a model that has not failed the step, while attempts and budget are left and
-    none of its text has left.
+    tried again, on a model that has not failed the step where there is one, while attempts and
+    budget are left and none of its text has left.
     """
 
     def __init__(self, query: Query, config: AppConfig, arrival_s: float) -> None:
@@ -297,26 +295,16 @@ class WorkflowState:
         if state is None or state.route is None:
             return []
         state.error = event.message
-        match event.kind:
-            case FailureKind.REQUEST:
-                self._error = RequestError(event.message)
-                return self._advance(now)
-            case FailureKind.CONTEXT:
-                error: InfraMindError = ContextExceeded(event.message, "messages")
-            case FailureKind.REFUSED:
-                error = Overloaded(event.message, event.retry_after_s)
-            case FailureKind.TIME:
-                error = DeadlineExceeded(event.message)
-            case FailureKind.OPEN:
-                error = ModelUnavailable(event.message, event.retry_after_s)
-            case FailureKind.MODEL | FailureKind.LOST | FailureKind.HUNG:
-                error = NoModelAnswered(event.message)
+        error = error_of(event)
+        if event.kind is FailureKind.REQUEST:
+            self._error = error
+            return self._advance(now)
         if event.streamed:  # what has left cannot be taken back, nor another answer follow it
             return self.fail(error, now)
         if self._late(now):
             self._error = error
             return self._advance(now)
-        if event.kind in (FailureKind.LOST, FailureKind.HUNG, FailureKind.OPEN):
+        if event.kind in SAME_MODEL_AGAIN:
             state.unlucky.add(state.route.model)
         else:
             state.unlucky.discard(state.route.model)

@@ -9,11 +9,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from actors.transport import use_fast_transport
+from actors.transport import use_fast_transport, use_own_proxy
 from runtime.config import AppConfig, parse_config
 from tests.live import Deploy, free_port
 
@@ -65,6 +66,7 @@ def serve_url() -> Iterator[str]:
     from ray import serve
 
     temp = tempfile.mkdtemp(prefix="im-test-", dir="/tmp")
+    use_own_proxy(Path(temp))
     port = free_port()
     try:
         ray.init(

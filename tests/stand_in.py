@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -32,7 +32,7 @@ class StandIn:
         self.running = 0
         self.gone = 0
         self.asked: list[dict[str, Any]] = []
-        self.headers: list[dict[str, str]] = []
+        self.headers: list[Mapping[str, str]] = []
         self.connections: set[Any] = set()
         self.num_polls = 0
         self.num_probes = 0
@@ -92,7 +92,7 @@ class StandIn:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         self.num_polls += 1
-        self.headers.append(dict(request.headers))
+        self.headers.append(request.headers.copy())
         if self.metrics == "hang":
             await asyncio.sleep(60)
         if isinstance(self.metrics, int):
@@ -103,7 +103,7 @@ class StandIn:
     async def _call(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.asked.append(body)
-        self.headers.append(dict(request.headers))
+        self.headers.append(request.headers.copy())
         self.connections.add(request.transport)
         self.running += 1
         try:

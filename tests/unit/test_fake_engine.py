@@ -12,7 +12,7 @@ import pytest
 from actors.fake_batch import FakeBatch, FakeSequence
 from actors.fake_engine import FakeEngine
 from actors.fake_text import answer_text, count_prompt_tokens, evaluate
-from actors.protocol import EngineRefused, EngineRequest
+from actors.protocol import EngineRefused, EngineRequest, EngineStalled
 from runtime.config import ModelConfig
 from runtime.types import Message, Sampling
 
@@ -456,3 +456,19 @@ async def test_a_raw_prompt_is_read():
     chunk = await said(messages=(), prompt="What is 17 + 25?")
     assert chunk.text.endswith("Answer: 42")
     assert chunk.prompt_tokens > 4
+
+
+@pytest.mark.parametrize("limit_s", [None, 0.05])
+async def test_a_call_without_a_token_for_too_long_ends_as_stalled_and_frees_its_place(limit_s):
+    engine = FakeEngine(make_model(fake={"faults": {"hang_rate": 1.0}}))
+    request = dataclasses.replace(make_request(limit_s=limit_s), stall_s=0.1)
+    with pytest.raises(EngineStalled):
+        await asyncio.wait_for(collect(engine, request), 5.0)
+    assert counts(engine) == (0, 0, 0.0)
+
+
+async def test_a_call_that_makes_progress_is_never_stalled():
+    engine = FakeEngine(make_model(speed={"prefill_tokens_per_s": 10_000, "token_s": 0.02}))
+    request = dataclasses.replace(make_request(max_tokens=30), stall_s=0.1)
+    chunks = await collect(engine, request)
+    assert chunks[-1].completion_tokens == 30
