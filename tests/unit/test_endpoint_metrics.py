@@ -151,7 +151,7 @@ async def test_silence_is_down_after_a_while_and_a_call_that_ends_is_life(server
     async with Watched(server, down_after_s=10.0) as watched:
         await watched.watch.look()
         server.metrics, server.mode = "hang", "hang"
-        watched.clock.skipped_s = 9.0
+        watched.clock.skipped_s = 5.0
         await watched.watch.look()
         assert not watched.watch.down
         watched.clock.skipped_s = 11.0

@@ -146,11 +146,11 @@ def test_the_load_of_others_is_seen_and_latencies_are_measured(url: str, endpoin
         return dict(httpx.get(f"{url}/v1/pool").json()["models"][0])
 
     messages = [{"role": "user", "content": "Count from one to one hundred in words."}]
-    body = {"model": SERVED, "messages": messages, "max_tokens": 300, "stream": True}
+    body = {"model": SERVED, "messages": messages, "max_tokens": 900, "stream": True}
+    body["ignore_eos"] = True  # it runs until it is seen
     with httpx.stream("POST", f"{endpoint}/chat/completions", json=body, timeout=60) as response:
         next(response.iter_lines())
-        eventually(lambda: model()["running"] == 1)
-        assert model()["leased"] == 0
+        eventually(lambda: model()["running"] == 1, within_s=20)
     eventually(lambda: model()["running"] == 0)
     shown = model()
     assert (shown["backend"], shown["simulated"]) == ("openai", False)
