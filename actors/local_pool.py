@@ -27,6 +27,7 @@ from runtime.config import AppConfig, parse_config
 from runtime.errors import ConfigError
 
 READY_TIMEOUT_S = 60.0
+STEADY_S = 1.5
 IMPORT_PATH = "actors.app:build"
 
 
@@ -183,13 +184,25 @@ def _check_port(host: str, port: int) -> None:
 
 
 def wait_ready(url: str) -> None:
-    """Return when a model of the pool has reported; ``RuntimeError`` after a minute."""
+    """Return when a model of the pool has reported; ``RuntimeError`` after a minute.
+
+    The pool must answer for ``STEADY_S`` on end: while its routes spread, a request may still
+    meet a proxy that does not know them.
+    """
     client = Client(url)
     end = time.monotonic() + READY_TIMEOUT_S
-    while not client.healthy():
-        if time.monotonic() > end:
+    healthy_since: float | None = None
+    while True:
+        now = time.monotonic()
+        if not client.healthy():
+            healthy_since = None
+        elif healthy_since is None:
+            healthy_since = now
+        elif now - healthy_since >= STEADY_S:
+            return
+        if now > end:
             raise RuntimeError(f"{url} is up, but no model has reported within a minute")
-        time.sleep(0.2)
+        time.sleep(0.1)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from actors.client import Client
+from actors.local_pool import wait_ready
 from tests.live import free_port
 
 APP = "name: x, import_path: 'actors.app:build'"
@@ -37,6 +38,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes], within_s: float = 150.0
         assert process.poll() is None, "the server ended"
         assert time.monotonic() < end, "the server never answered"
         time.sleep(0.5)
+    wait_ready(url)
 
 
 @pytest.fixture(scope="module")

@@ -136,7 +136,8 @@ def test_another_model_takes_over_from_one_that_died(deploy: Deploy) -> None:
 
 def test_a_hung_model_is_left_alone_and_the_others_do_not_notice(deploy: Deploy) -> None:
     hung = model("hung", faults={"hang_rate": 1.0})
-    config = args(hung, model("well"), default_budget_s=20.0, breaker={"open_s": 60.0})
+    limits, breaker = {"stall_s": 2.0}, {"open_s": 60.0}
+    config = args(hung, model("well"), default_budget_s=20.0, limits=limits, breaker=breaker)
     url = deploy(config)
     codes, most = asyncio.run(load(url, 40, lambda: None))
     assert codes == {200: 40}
@@ -148,6 +149,8 @@ def test_a_hung_model_is_left_alone_and_the_others_do_not_notice(deploy: Deploy)
     answers = [ask(url).json() for _ in range(8)]
     assert {a["steps"][0]["attempts"] for a in answers} == {1}
     assert {a["models"][0] for a in answers} == {"well"}
+    # Calls by name have a breaker of their own: the first opens it by its three attempts.
+    assert chat(url, "hung").status_code == 502
     began = time.monotonic()
     refused = chat(url, "hung")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")
@@ -162,7 +165,7 @@ def test_a_breaker_closes_when_the_model_is_well_again(deploy: Deploy) -> None:
     sick = model("sick", faults={"hang_rate": 0.3, "seed": 1012})
     config = args(sick, limits={"stall_s": 2.0}, breaker={"open_s": 5.0})
     url = deploy(config)
-    first = chat(url, "sick", max_tokens=10)
+    first = ask(url)
     assert first.status_code in (502, 503), first.text
     eventually(lambda: pool(url)["sick"]["breakers"] == ["open"], 2.5)
     waited = ask(url, budget_s=60)
