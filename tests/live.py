@@ -49,6 +49,12 @@ def finished_calls(url: str) -> int:
     return int(httpx.get(f"{url}/v1/pool").json()["models"][0]["finished"])
 
 
+def from_a_thread(handle: Any) -> Any:
+    """``handle`` for use outside an event loop, which the fast transport does not expect."""
+    handle._init(_run_router_in_separate_loop=True)
+    return handle
+
+
 def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
     end = time.monotonic() + within_s
     while not check():

@@ -11,6 +11,7 @@ import yaml
 
 from runtime.config import ModelConfig, parse_config
 from runtime.errors import ConfigError
+from tests.live import from_a_thread
 
 with warnings.catch_warnings():  # Ray's and vLLM's own, while they are imported
     warnings.simplefilter("ignore")
@@ -93,7 +94,7 @@ def run_stand_ins(models):
         actor["runtime_env"] = {"env_vars": actor["runtime_env"]["env_vars"]}
         light = deployment.options(func_or_class=stand_in(), ray_actor_options=actor)
         targets.append(serve.RunTarget(light.bind(), name=model.name, route_prefix=None))
-    handles = serve.run_many(targets)
+    handles = [from_a_thread(handle) for handle in serve.run_many(targets)]
     return {
         model.name: handle.seen.remote().result(timeout_s=60)
         for model, handle in zip(models, handles, strict=True)

@@ -23,6 +23,7 @@ from actors.reporting import EngineLoad, ReplicaReporter
 from runtime.config import ModelConfig
 from runtime.edf import engine_priority
 from runtime.types import Message, Sampling, ToolCall
+from tests.live import from_a_thread
 
 with warnings.catch_warnings():  # Ray's and vLLM's own, while they are imported
     warnings.simplefilter("ignore")
@@ -425,7 +426,7 @@ def pool():
     app = deployment.options(max_ongoing_requests=8).bind(**deployment.init_kwargs)
     serve.start(proxy_location="Disabled")
     serve.run(app, name="vllm", route_prefix=None)
-    yield Pool(serve.get_deployment_handle("smollm2-135m", "vllm"), monitor)
+    yield Pool(from_a_thread(serve.get_deployment_handle("smollm2-135m", "vllm")), monitor)
     serve.shutdown()
     ray.shutdown()
     shutil.rmtree(temp, ignore_errors=True)
