@@ -63,17 +63,24 @@ async def load(
     most: dict[str, int] = {}
     body = {"question": "What is 6 times 7?", "task": "math", **body}
     async with httpx.AsyncClient(timeout=200) as http:
+
+        async def look() -> None:
+            while True:
+                for one in (await http.get(f"{url}/v1/pool")).json()["models"]:
+                    held = (one.get("running") or 0) + (one.get("waiting") or 0)
+                    most[one["name"]] = max(most.get(one["name"], 0), held)
+                await asyncio.sleep(0.05)
+
+        looking = asyncio.create_task(look())
         posts = []
         for number in range(num_queries):
             posts.append(asyncio.create_task(http.post(f"{url}/v1/queries", json=body)))
             if number == num_queries // 3:
                 await asyncio.to_thread(meanwhile)
             await asyncio.sleep(0.05)
-        while not all(post.done() for post in posts):
-            for one in (await http.get(f"{url}/v1/pool")).json()["models"]:
-                held = (one.get("running") or 0) + (one.get("waiting") or 0)
-                most[one["name"]] = max(most.get(one["name"], 0), held)
-            await asyncio.sleep(0.05)
+        await asyncio.wait(posts)
+        assert not looking.done(), "the pool's figures could not be read"
+        looking.cancel()
     for post in posts:
         if post.result().status_code != 200:
             print(post.result().text)  # pytest shows it where a test fails
