@@ -15,7 +15,7 @@ from runtime.config import AppConfig, parse_config
 from runtime.policy import make_policy
 
 MAX_ONGOING = 100_000
-"""The bound on queries in flight is the workflow actors'; Serve's must not come first."""
+"""The bound on queries in flight is the drivers'; Serve's must not come first."""
 
 
 def build(args: dict[str, Any]) -> Application:

@@ -1,10 +1,8 @@
-"""The HTTP side: checks requests, stamps deadlines, hands queries to workflow actors."""
+"""The HTTP side: checks requests, stamps deadlines, hands queries over, writes answers."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import itertools
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -26,7 +24,7 @@ from actors.prefer import preferences
 from actors.responses import failure, native, refusal
 from actors.runner import Delta, Progress, Started, StepStarted
 from actors.snapshot import pool_document
-from actors.submission import DirectSubmission, Submission
+from actors.submission import Drivers
 from actors.text_wire import TextChunkWriter, text_completion
 from actors.workflow_actor import WorkflowActor
 from runtime.config import parse_config
@@ -49,11 +47,9 @@ class Ingress:
         self._config = parse_config(config)
         names = ActorNames(self._config.digest)
         ensure_actors(self._config, engines, embed)
-        self._workflows = [ActorRef(names.workflow(i)) for i in range(self._config.workflow_actors)]
         self._embed = embed
-        self._engines = engines
-        self._dump = config
-        self._turn = itertools.count()
+        own = WorkflowActor(names.ingress, config, engines, embed)
+        self._drivers = Drivers(self._config, own)
         self._monitor = ActorRef(names.monitor)
         self._long = LongQueries(self._config)
         self._snapshot: PoolTelemetry | None = None
@@ -160,7 +156,8 @@ class Ingress:
     async def pool(self) -> Response:
         """The live snapshot."""
         age_s = time.monotonic() - self._received_s if self._snapshot else None
-        return JSONResponse(pool_document(self._config, self._snapshot, age_s))
+        document = pool_document(self._config, self._snapshot, age_s)
+        return JSONResponse({**document, "in_flight": self._drivers.own.in_flight})
 
     @api.get("/healthz")
     async def healthz(self) -> Response:
@@ -193,22 +190,9 @@ class Ingress:
             except InfraMindError as error:
                 raise RequestError(error.message, "policy") from None
 
-    def _submission(self, query: Query, arrival_s: float) -> Submission | DirectSubmission:
-        """A plan runs on a workflow actor. One call needs none, and runs here: a hop less."""
-        if query.direct_model is not None:
-            return DirectSubmission(self._direct, query, arrival_s)
-        workflow = self._workflows[next(self._turn) % len(self._workflows)]
-        return Submission(workflow, query, arrival_s)
-
-    @functools.cached_property
-    def _direct(self) -> WorkflowActor:
-        """What a workflow actor is made of, for the calls of pool models by name."""
-        index = self._config.workflow_actors
-        return WorkflowActor(index, self._dump, self._engines, self._embed)
-
     async def _run(self, request: Request, query: Query, arrival_s: float) -> Answer:
         """Run a query; a client that goes away withdraws it."""
-        submission = self._submission(query, arrival_s)
+        submission = self._drivers.submission(query, arrival_s)
         running = asyncio.create_task(submission.answer())
         gone = asyncio.create_task(disconnected(request))
         try:
@@ -226,7 +210,7 @@ class Ingress:
         self, query: Query, writer: wire.ChunkWriter, usage: bool, arrival_s: float
     ) -> Response:
         """Wait for the plan, so that the headers can tell the topology, then stream."""
-        submission = self._submission(query, arrival_s)
+        submission = self._drivers.submission(query, arrival_s)
         items = submission.items()
         try:
             first = await anext(items)

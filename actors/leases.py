@@ -1,4 +1,4 @@
-"""Leases as a workflow actor takes them: one ``LeaseStock`` per model, kept in step by messages.
+"""Leases as a driver of queries takes them: one ``LeaseStock`` per model, kept in step by messages.
 
 Events go to a model's scheduler in batches, one message per turn of the event loop; its mail comes
 by long poll, which is also the sign of life of this holder. A scheduler that does not answer for
@@ -25,7 +25,7 @@ SILENT_S = 3.0
 
 
 class LeaseBook:
-    """All leases of one holder (one workflow actor), over all models."""
+    """All leases of one holder (one driver of queries), over all models."""
 
     def __init__(self, holder: str, names: ActorNames, models: tuple[str, ...]) -> None:
         self.holder = holder

@@ -27,6 +27,11 @@ class ActorNames:
     def records(self) -> str:
         return f"inframind:{self.digest}:records"
 
+    @property
+    def ingress(self) -> str:
+        """Of the queries that an ingress drives itself; there is no actor of that name."""
+        return f"inframind:{self.digest}:ingress"
+
     def scheduler(self, model: str) -> str:
         return f"inframind:{self.digest}:scheduler:{model}"
 

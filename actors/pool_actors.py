@@ -28,10 +28,10 @@ def ensure_actors(config: AppConfig, engines: dict[str, Any], embed: Any) -> Non
     made = [_get(MonitorActor, names.monitor, dump)]
     made += [_get(SchedulerActor, names.scheduler(m.name), m.name, dump) for m in config.models]
     made += [
-        _get(WorkflowActor, names.workflow(i), i, dump, engines, embed)
+        _get(WorkflowActor, names.workflow(i), names.workflow(i), dump, engines, embed)
         for i in range(config.workflow_actors)
     ]
-    made.append(_get(RecordsActor, names.records, dump, here=True))
+    made.append(_get(RecordsActor, names.records, dump, engines, embed, here=True))
     ray.get([actor.ready.remote() for actor in made])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import itertools
 import json
 import logging
 import sqlite3
@@ -18,9 +17,10 @@ import ray
 
 from actors import wire
 from actors.journal import Entry, Journal, dump
-from actors.names import ActorNames, ActorRef
+from actors.names import ActorNames
 from actors.runner import Progress, Started, StepStarted
-from actors.submission import Submission, failed
+from actors.submission import DirectSubmission, Drivers, Submission, failed
+from actors.workflow_actor import WorkflowActor
 from runtime.config import parse_config
 from runtime.errors import InfraMindError, NoModelAnswered, Overloaded, QueryNotFound
 from runtime.records import EventBatch, Record, RecordBook, RecordView, status_of
@@ -63,15 +63,15 @@ class RecordsActor:
     that still ran once more, within what is left of their budget.
     """
 
-    def __init__(self, config: dict[str, Any]) -> None:
+    def __init__(self, config: dict[str, Any], engines: dict[str, Any], embed: Any) -> None:
         self._config = parse_config(config)
-        names = ActorNames(self._config.digest)
-        self._workflows = [ActorRef(names.workflow(i)) for i in range(self._config.workflow_actors)]
-        self._turn = itertools.count()
+        name = ActorNames(self._config.digest).records
+        own = WorkflowActor(name, config, engines, embed)
+        self._drivers = Drivers(self._config, own)
         self._journal = Journal(journal_path(self._config.digest))
         first_number = 1 + self._journal.num_starts * NUMBERS_PER_START
         self._book = RecordBook(self._config.long_queries, first_number)
-        self._submissions: dict[str, Submission] = {}
+        self._submissions: dict[str, Submission | DirectSubmission] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._news: dict[str, asyncio.Event] = {}
         for entry in self._journal.entries():
@@ -86,7 +86,7 @@ class RecordsActor:
     async def submit(self, query: Query, owner: str, spent_s: float) -> RecordView | Refused:
         """Accept a query and start it; a second time with the same id changes nothing.
 
-        Where the workflow actor refuses it at once, nothing is kept.
+        Where it is refused at once, nothing is kept.
         """
         query_id = query.query_id
         if query_id not in self._book:
@@ -145,7 +145,8 @@ class RecordsActor:
     async def counters(self) -> dict[str, int]:
         """What is kept, and how much of it runs."""
         book = self._book
-        return {"running": book.num_running, "kept": book.num_kept, "kept_bytes": book.kept_bytes}
+        kept = {"kept": book.num_kept, "kept_bytes": book.kept_bytes}
+        return {"running": book.num_running, **kept, **self._drivers.own.in_flight}
 
     # --- running -----------------------------------------------------------------------------
 
@@ -163,14 +164,15 @@ class RecordsActor:
         self._start(query, query_id, arrival_s)
 
     def _start(self, query: Query, query_id: str, arrival_s: float) -> None:
-        workflow = self._workflows[next(self._turn) % len(self._workflows)]
-        submission = Submission(workflow, query, arrival_s)
+        submission = self._drivers.submission(query, arrival_s)
         self._submissions[query_id] = submission
         task = asyncio.get_running_loop().create_task(self._drive(submission, query_id, arrival_s))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _drive(self, submission: Submission, query_id: str, arrival_s: float) -> None:
+    async def _drive(
+        self, submission: Submission | DirectSubmission, query_id: str, arrival_s: float
+    ) -> None:
         ended = False
         try:
             async for item in submission.items():
@@ -232,9 +234,7 @@ class RecordsActor:
         query_id, size = entry.query_id, len(dump(query))
         self._dropped(self._book.accept(query_id, entry.owner, arrival_s, entry.budget_s, size))
         run_id = f"{query_id}.{entry.restarts}" if entry.restarts else query_id
-        for workflow in self._workflows:
-            lost = dataclasses.replace(query, query_id=run_id)
-            Submission(workflow, lost, arrival_s).withdraw()
+        self._drivers.withdraw_everywhere(run_id)
         if entry.restarts:
             error = NoModelAnswered("the records actor was lost twice")
             self._end(query_id, failed(query, time.monotonic() - arrival_s, error))

@@ -1,17 +1,24 @@
-"""One query handed to a workflow actor, and handed over once more if that dies too early."""
+"""Queries handed to whoever drives them: this process, or workflow actors that may die.
+
+By default the process that takes a query in drives it, too: a hop less on every query. With
+``workflow_actors`` in the config, plans run on these, and a query whose actor dies before anything
+was said of it runs once more. A call by name needs no plan and is always driven here.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections.abc import AsyncIterator
 
 from ray.exceptions import RayActorError, RayError
 
-from actors.names import ActorRef
+from actors.names import ActorNames, ActorRef
 from actors.runner import Progress
 from actors.workflow_actor import WorkflowActor
+from runtime.config import AppConfig
 from runtime.errors import InfraMindError, NoModelAnswered, QueryCancelled
 from runtime.outcome import Progress as Facts
 from runtime.outcome import build_answer
@@ -20,8 +27,31 @@ from runtime.types import Answer, Query
 RESTART_POLL_S = 0.2
 
 
+class Drivers:
+    """Who drives the queries of this process; ``own`` drives those that stay here."""
+
+    def __init__(self, config: AppConfig, own: WorkflowActor) -> None:
+        names = ActorNames(config.digest)
+        self.own = own
+        self._workflows = [ActorRef(names.workflow(i)) for i in range(config.workflow_actors)]
+        self._turn = itertools.count()
+
+    def submission(self, query: Query, arrival_s: float) -> Submission | DirectSubmission:
+        """``query``, ready to be handed over; the workflow actors take turns."""
+        if query.direct_model is not None or not self._workflows:
+            return DirectSubmission(self.own, query, arrival_s)
+        return Submission(
+            self._workflows[next(self._turn) % len(self._workflows)], query, arrival_s
+        )
+
+    def withdraw_everywhere(self, query_id: str) -> None:
+        """End a query that somebody else handed to a workflow actor, whichever it was."""
+        for workflow in self._workflows:
+            withdraw(workflow, query_id)
+
+
 class Submission:
-    """A query on its way; ``arrival_s`` is on this process's monotonic clock.
+    """A query on its way to a workflow actor; ``arrival_s`` is on this process's monotonic clock.
 
     Use either ``answer`` or ``items``, once. Both end with an ``Answer``, whatever happens.
     """
@@ -65,8 +95,7 @@ class Submission:
     def withdraw(self) -> None:
         """End it, and everything it started, wherever it is; saying it twice is harmless."""
         self._withdrawn = True
-        with contextlib.suppress(RayError, ValueError):
-            self._workflow.get().cancel.remote(self.query.query_id)
+        withdraw(self._workflow, self.query.query_id)
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._arrival_s
@@ -114,6 +143,12 @@ class DirectSubmission:
     def withdraw(self) -> None:
         """End it, and everything it started."""
         self._runner.withdraw(self.query.query_id)
+
+
+def withdraw(workflow: ActorRef, query_id: str) -> None:
+    """Tell a workflow actor, if it is there, to end a query."""
+    with contextlib.suppress(RayError, ValueError):
+        workflow.get().cancel.remote(query_id)
 
 
 def failed(query: Query, spent_s: float, error: InfraMindError) -> Answer:

@@ -1,4 +1,4 @@
-"""The workflow actor: drives many queries at once, each by its own ``QueryRunner``."""
+"""Drives many queries at once, each by its own ``QueryRunner``: as an actor, or in a process."""
 
 from __future__ import annotations
 
@@ -34,16 +34,21 @@ LOOK_GAP_S = 0.5
 
 
 class WorkflowActor:
-    """Plans, routes and runs queries on its own copy of the telemetry."""
+    """Plans, routes and runs queries on its own copy of the telemetry.
+
+    ``name`` tells it apart from the others of the pool, towards schedulers and the monitor. The
+    ingress and the records actor hold one as a plain object, see ``actors.submission``.
+    """
 
     def __init__(
-        self, index: int, config: dict[str, Any], engines: dict[str, Any], embed: Any
+        self, name: str, config: dict[str, Any], engines: dict[str, Any], embed: Any
     ) -> None:
         self._config = parse_config(config)
         names = ActorNames(self._config.digest)
         models = tuple(model.name for model in self._config.models)
-        self._name = names.workflow(index)
-        self._limit = -(-self._config.limits.max_queries_in_flight // self._config.workflow_actors)
+        self._name = name
+        sharing = max(1, self._config.workflow_actors)
+        self._limit = -(-self._config.limits.max_queries_in_flight // sharing)
         self._monitor = ActorRef(names.monitor)
         self._deciders = {"": Decider(self._config, make_policy(self._config))}
         self._runners: dict[str, QueryRunner] = {}
@@ -51,7 +56,7 @@ class WorkflowActor:
             config=self._config,
             decider=self._decider,
             classify=Classifier(embed, self._config.embedding.timeout_s).classify,
-            leases=LeaseBook(f"{names.workflow(index)}:{time.time_ns()}", names, models),
+            leases=LeaseBook(f"{name}:{time.time_ns()}", names, models),
             load=LocalLoad(self._config),
             watch=CallWatch(self._config.limits.silent_s),
             engines=engines,
@@ -93,6 +98,11 @@ class WorkflowActor:
             runner.cancel()
 
     async def counters(self) -> dict[str, int]:
+        """The same as ``in_flight``, for who is elsewhere."""
+        return self.in_flight
+
+    @property
+    def in_flight(self) -> dict[str, int]:
         """What is in flight now, and how often a scheduler was bypassed."""
         return {
             "queries": len(self._runners),

@@ -138,7 +138,7 @@ def main() -> None:
         engines = {m.name: serve.get_deployment_handle(m.name, "ours") for m in config.models}
         embedder = serve.get_deployment_handle("embedding", "ours")
         actor = ray.remote(BenchActor).options(num_cpus=0, max_concurrency=100_000)
-        bench = actor.remote(99, config.model_dump(mode="json"), engines, embedder)
+        bench = actor.remote("bench", config.model_dump(mode="json"), engines, embedder)
         ray.get(bench.leased.remote(CALLS[CONCURRENCY], CONCURRENCY))
         items: Items = {}
         for measure in (

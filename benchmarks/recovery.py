@@ -46,7 +46,13 @@ def pool() -> dict[str, Any]:
         for name in ("first", "second")
     ]
     policy = {"name": "least_loaded", "options": {"topology": "IO", "agents": 1}}
-    return {"version": 1, "models": models, "policy": policy, "default_budget_s": 30}
+    return {
+        "version": 1,
+        "models": models,
+        "policy": policy,
+        "default_budget_s": 30,
+        "workflow_actors": 1,
+    }
 
 
 @dataclass

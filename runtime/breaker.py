@@ -1,6 +1,6 @@
 """``Breaker``: keeps calls away from one model that only fails, and finds out when it is well.
 
-Pure; one per model in each workflow actor. ``now`` is monotonic seconds of its process.
+Pure; one per model in each driver of queries. ``now`` is monotonic seconds of its process.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class AppConfig(Strict):
     max_budget_s: Positive = 3600.0
     at_deadline: Literal["finish", "run_on"] = "finish"
     order: Literal["edf", "edf_plain", "fcfs"] = "edf"
-    workflow_actors: Count = 1
+    workflow_actors: Annotated[int, Field(ge=0)] = 0
     strategies: StrategyConfig = StrategyConfig()
     quality: QualityConfig = QualityConfig()
     limits: LimitsConfig = LimitsConfig()

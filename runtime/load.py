@@ -1,4 +1,4 @@
-"""The load as one workflow actor sees it: the last snapshot, corrected by what it has sent since.
+"""The load as one driver of queries sees it: the last snapshot, corrected by what it sent since.
 
 Without the correction everybody who reads the same snapshot picks the same idle model.
 """

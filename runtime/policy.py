@@ -76,7 +76,7 @@ class StepView:
 
 @runtime_checkable
 class Policy(Protocol):
-    """Plans queries and routes steps. Must be quick: it runs on a workflow actor's event loop.
+    """Plans queries and routes steps. Must be quick: it runs on the loop that drives the queries.
 
     ``needs_embedding`` says whether it reads the question's embedding; without it, and with the
     task given, nothing is embedded.

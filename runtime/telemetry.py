@@ -52,7 +52,7 @@ class ModelLoad:
     ``replicas`` and ``slots`` count replicas heard of within ``gone_after_s``. The other figures
     are ``None`` when no source is fresh. ``age_s`` is that of the oldest figure used at the
     moment the snapshot was made, ``None`` when there is none. ``breakers`` are the states (``open``
-    or ``half_open``) of those workflow actors whose breaker for it is not closed.
+    or ``half_open``) of those drivers of queries whose breaker for it is not closed.
     """
 
     model: str
@@ -105,7 +105,7 @@ class TelemetryFusion:
             self._queues[report.model] = (now, report)
 
     def add_breakers(self, holder: str, states: dict[str, str], now: float) -> None:
-        """Take the breakers of one workflow actor: those that are not closed, by model."""
+        """Take the breakers of one driver of queries: those that are not closed, by model."""
         self._breakers[holder] = (now, states)
 
     def snapshot(self, now: float) -> PoolTelemetry:

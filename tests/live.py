@@ -24,16 +24,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def counters(args: dict[str, Any]) -> dict[str, int]:
-    """Everything that must be zero when nothing is going on, over all actors of a pool."""
+def counters(args: dict[str, Any], url: str) -> dict[str, int]:
+    """Everything that must be zero when nothing is going on, over all processes of a pool."""
     import ray
 
     config = parse_config(args)
     names = ActorNames(config.digest)
     total: dict[str, int] = {}
-    for name in [names.workflow(0), *(names.scheduler(m.name) for m in config.models)]:
-        actor = ray.get_actor(name, namespace=NAMESPACE)
-        for key, value in ray.get(actor.counters.remote()).items():
+    actors = [names.records, *(names.workflow(i) for i in range(config.workflow_actors))]
+    actors += [names.scheduler(model.name) for model in config.models]
+    handles = [ray.get_actor(name, namespace=NAMESPACE) for name in actors]
+    figures = ray.get([handle.counters.remote() for handle in handles])
+    for one in [*figures, httpx.get(f"{url}/v1/pool").json()["in_flight"]]:
+        for key, value in one.items():
             if key in ("queries", "calls", "leases", "backlog", "leased", "unread", "idle_leases"):
                 total[key] = total.get(key, 0) + value
     return total

@@ -57,7 +57,7 @@ def url(pool_url: str, args: dict[str, Any], servers: tuple[StandIn, StandIn]) -
     yield pool_url
     for server in servers:
         server.mode, server.metrics, server.others, server.token_s = "ok", None, 0, 0.01
-    eventually(lambda: set(counters(args).values()) == {0}, within_s=20)
+    eventually(lambda: set(counters(args, pool_url).values()) == {0}, within_s=20)
 
 
 def model(url: str, index: int) -> dict[str, Any]:

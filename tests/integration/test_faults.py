@@ -88,7 +88,7 @@ async def load(
 
 
 def nothing_is_left(url: str, config: dict[str, Any], within_s: float = 30.0) -> None:
-    eventually(lambda: set(counters(config).values()) == {0}, within_s)
+    eventually(lambda: set(counters(config, url).values()) == {0}, within_s)
     eventually(lambda: engines_idle(url), within_s)
 
 
@@ -156,8 +156,6 @@ def test_a_hung_model_is_left_alone_and_the_others_do_not_notice(deploy: Deploy)
     answers = [ask(url).json() for _ in range(8)]
     assert {a["steps"][0]["attempts"] for a in answers} == {1}
     assert {a["models"][0] for a in answers} == {"well"}
-    # Calls by name have a breaker of their own: the first opens it by its three attempts.
-    assert chat(url, "hung").status_code == 502
     began = time.monotonic()
     refused = chat(url, "hung")
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "model_unavailable")

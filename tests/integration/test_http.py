@@ -347,7 +347,7 @@ def test_a_disconnect_aborts_every_call_and_counters_return_to_zero(
     body = {"model": "inframind", "messages": ask("Argue."), "stream": stream, "task": "math"}
     for after_s in (0.05, 1.0, 2.0):
         _start_and_close(url, body, after_s)
-    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: set(counters(args, url).values()) == {0})
     eventually(lambda: engines_idle(url))
 
 
@@ -361,7 +361,7 @@ def test_calls_that_a_limit_cancels_before_they_began_are_not_counted_for_ever(
     for _ in range(3):
         answer = httpx.post(f"{url}/v1/queries", json=body, timeout=60).json()
         assert answer["error"]["code"] == "limit_exceeded"
-    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: set(counters(args, url).values()) == {0})
     eventually(lambda: engines_idle(url))
 
 
@@ -381,7 +381,7 @@ async def hold_the_slot(http: httpx.AsyncClient, url: str, args: dict[str, Any])
     """A call of two seconds that holds the only slot when this returns."""
     body = {"model": "only", "messages": ask("Hi"), "max_tokens": 100}
     task = asyncio.create_task(http.post(f"{url}/v1/chat/completions", json=body))
-    while (await asyncio.to_thread(counters, args))["leased"] != 1:
+    while (await asyncio.to_thread(counters, args, url))["leased"] != 1:
         await asyncio.sleep(0.02)
     return task
 
@@ -437,7 +437,7 @@ def test_a_deadline_that_passes_in_the_queue_costs_no_model_work(deploy: Deploy)
     assert late.json()["error"]["code"] == "deadline_exceeded"
     eventually(lambda: engines_idle(url))
     assert finished_calls(url) == 1
-    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: set(counters(args, url).values()) == {0})
 
 
 def test_a_stream_that_runs_out_of_time_ends_with_what_it_gave(deploy: Deploy) -> None:

@@ -146,7 +146,7 @@ def kill_9(name: str) -> None:
 
 
 def all_is_quiet(args: dict[str, Any], url: str) -> bool:
-    idle = records(args)["running"] == 0 and set(counters(args).values()) == {0}
+    idle = records(args)["running"] == 0 and set(counters(args, url).values()) == {0}
     return idle and engines_idle(url)
 
 
@@ -277,7 +277,7 @@ def test_without_a_credential_the_id_is_the_key(url: str) -> None:
 
 def test_cancelling_ends_every_call_and_counters_return_to_zero(url: str) -> None:
     ids = [start(url, 400) for _ in range(6)]  # four run in the engine, two wait
-    eventually(lambda: counters(POOL)["calls"] >= 6)
+    eventually(lambda: counters(POOL, url)["calls"] >= 6)
     for query_id in ids:
         gone = httpx.delete(f"{url}/v1/queries/{query_id}", timeout=30).json()
         assert (gone["id"], gone["status"], gone["action"]) == (
@@ -381,10 +381,12 @@ def test_the_oldest_that_ended_goes_first_and_what_runs_stays(deploy: Deploy) ->
     eventually(lambda: all_is_quiet(args, url))
 
 
-def test_the_workflow_actors_bound_on_queries_in_flight_holds_for_long_ones_too(
-    deploy: Deploy,
+@pytest.mark.parametrize("workflow_actors", [0, 1])
+def test_the_bound_on_queries_in_flight_holds_for_long_ones_too(
+    deploy: Deploy, workflow_actors: int
 ) -> None:
-    args = pool(limits={"max_queries_in_flight": 1})
+    limits = {"max_queries_in_flight": 1}
+    args = pool(limits=limits, workflow_actors=workflow_actors)
     url = deploy(args)
     query_id = start(url, 400)
     full = post(url, 2)
@@ -468,7 +470,7 @@ def test_a_killed_workflow_actor_costs_what_has_begun_to_answer_and_nothing_else
     deploy: Deploy,
 ) -> None:
     """Of a query whose text has begun nothing can be told twice; one that was silent runs again."""
-    args = pool(default_budget_s=83.0)
+    args = pool(default_budget_s=83.0, workflow_actors=1)
     name = ActorNames(parse_config(args).digest).workflow(0)
     url = deploy(args)
     begun = start(url, 400)

@@ -189,7 +189,7 @@ def test_n_answers_stream_side_by_side(url: str) -> None:
         assert text == whole[index]["message"]["content"]
         assert [c["finish_reason"] for c in own if c["finish_reason"]] == ["stop"]
     assert [c for c in chunks if "inframind" in c] == chunks[-1:]
-    eventually(lambda: set(counters(ARGS).values()) == {0})
+    eventually(lambda: set(counters(ARGS, url).values()) == {0})
     eventually(lambda: engines_idle(url))
 
 

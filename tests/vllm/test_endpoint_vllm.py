@@ -128,7 +128,7 @@ def test_a_query_is_planned_and_answered(url: str, args: dict[str, Any]) -> None
     ).json()
     assert (answer["status"], answer["models"]) == ("ok", [NAME])
     assert "simulated" not in answer or answer["simulated"] is False
-    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: set(counters(args, url).values()) == {0})
 
 
 def test_a_client_that_goes_away_ends_the_request_in_vllm(url: str, endpoint: str) -> None:

@@ -62,7 +62,7 @@ def test_a_question_is_planned_routed_and_answered(url: str, args: dict[str, Any
     assert raw.headers["x-inframind-models"] == "smollm2-135m"
     assert "x-inframind-simulated" not in raw.headers
     assert int(raw.headers["x-inframind-budget-left-ms"]) > 0
-    eventually(lambda: set(counters(args).values()) == {0})
+    eventually(lambda: set(counters(args, url).values()) == {0})
 
 
 def test_a_model_by_name_gives_its_own_answer(url: str) -> None:
