@@ -20,7 +20,7 @@ from runtime.numerals import (
     fraction_of,
     math_form,
     number_form,
-    number_of,
+    plain_number,
 )
 from runtime.types import TaskKind
 
@@ -92,13 +92,25 @@ def plurality(answers: Sequence[tuple[str | None, float]]) -> int | None:
     return best(max(classes.values(), key=lambda m: (len(m), answers[best(m)][1])))
 
 
-def extract_code(text: str) -> str:
-    """The content of the last complete fenced block, else of an unclosed last one, else ``text``.
+def boxed(text: str) -> str | None:
+    r"""The content of the last complete ``\boxed{...}``, as it is written; ``None`` of none."""
+    found = [_boxed(text, match.end()) for match in _BOX.finditer(text)]
+    return next((content for content in reversed(found) if content), None)
 
-    The content is exact, without the fences and the line end before the closing one; only the
+
+def extract_code(text: str) -> str:
+    """The last of ``code_blocks``, else ``text``."""
+    blocks = code_blocks(text)
+    return blocks[-1] if blocks else text
+
+
+def code_blocks(text: str) -> list[str]:
+    """The contents of the complete fenced blocks; without any, of an unclosed last one.
+
+    A content is exact, without the fences and the line end before the closing one; only the
     indentation of an indented fence is taken off its lines.
     """
-    found: str | None = None
+    found: list[str] = []
     opened: re.Match[str] | None = None
     lines: list[str] = []
     for line in text.split("\n"):
@@ -106,29 +118,33 @@ def extract_code(text: str) -> str:
         if opened is None:
             opened, lines = fence, []
         elif fence and not fence[3].strip() and len(fence[2]) >= len(opened[2]):
-            found, opened = "\n".join(lines), None
+            found.append("\n".join(lines))
+            opened = None
         else:
             indent = len(line) - len(line.lstrip(" \t"))
             lines.append(line[min(indent, len(opened[1])) :])
-    if found is None and opened is not None:
+    if not found and opened is not None:
         # A closing fence is sometimes put behind the last line of code.
-        found = "\n".join(lines).removesuffix(opened[2])
-    return text if found is None else found
+        found.append("\n".join(lines).removesuffix(opened[2]))
+    return found
 
 
 def _math(text: str) -> str | None:
     for content, explicit in _stated(text):
         if explicit:
             return None if _PLACEHOLDER.fullmatch(content) else _math_content(content)
-        if number_of(clean(_first_sentence(content))) is not None or re.search(r"[\\$]", content):
+        if plain_number(_first_sentence(content)) is not None or re.search(r"[\\$]", content):
             return _math_content(content)
-    found = list(IN_LINE.finditer(clean(_line(text, -1))))
+    last = _line(text, -1)
+    if not any(map(str.isdigit, last)):
+        return None
+    found = list(IN_LINE.finditer(clean(last)))
     value = fraction_of(found[-1]) if found else None
     return None if value is None else number_form(value)
 
 
 def _math_content(content: str) -> str | None:
-    if number_of(clean(content)) is None:
+    if plain_number(content) is None:
         content = _first_sentence(content)
     return math_form(content)
 
@@ -215,9 +231,11 @@ def _plain(content: str) -> str:
 
 def _stated(text: str) -> Iterator[tuple[str, bool]]:
     """Stated answers, the last first; ``True`` with a line or box, ``False`` with a sentence."""
-    found = [(m.start(), m, True) for m in (*_LINE.finditer(text), *_BOX.finditer(text))]
+    boxes = _BOX.finditer(text) if "\\" in text else ()
+    found = [(m.start(), m, True) for m in (*_answer_lines(text), *boxes)]
     for start, line in ((0, _line(text, 0)), (text.rstrip().rfind("\n") + 1, _line(text, -1))):
-        found += [(start, m, False) for m in list(_SENTENCE.finditer(line))[-1:]]
+        if not line.isascii() or "answer" in line.lower():
+            found += [(start, m, False) for m in list(_SENTENCE.finditer(line))[-1:]]
     found.sort(key=lambda item: item[0], reverse=True)
     for _, match, explicit in found:
         if match.re is _BOX:
@@ -228,6 +246,21 @@ def _stated(text: str) -> Iterator[tuple[str, bool]]:
         else:
             content = match.string[match.end() :].strip(_MARKUP + ":")
         yield content.strip(_MARKUP), explicit
+
+
+def _answer_lines(text: str) -> Iterator[re.Match[str]]:
+    """The matches of ``_LINE``, one per line at most. Long texts hold few lines with its words."""
+    if not text.isascii():  # there are other ways to write their letters
+        yield from _LINE.finditer(text)
+        return
+    low = text.lower()
+    for word in ("answer", "####"):
+        at = low.find(word)
+        while at >= 0:
+            if match := _LINE.match(text, low.rfind("\n", 0, at) + 1):
+                yield match
+            end = low.find("\n", at)
+            at = low.find(word, end) if end >= 0 else -1
 
 
 def _boxed(text: str, start: int) -> str:

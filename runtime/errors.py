@@ -4,6 +4,8 @@
 
     InfraMindError                 code              HTTP
     |- ConfigError                 config_error      (start-up only)
+    |- DatasetError                bad_dataset       (benchmarks only)
+    |- SandboxUnavailable          sandbox_unavailable 503
     |- PlanError                   bad_plan          500
     |- RequestError                invalid_request   400
     |  |- BadBudget                invalid_budget    400
@@ -17,6 +19,7 @@
     |- ModelUnavailable            model_unavailable 503
     |- DeadlineExceeded            deadline_exceeded 504
     |- LimitExceeded               limit_exceeded    500
+    |- MoneyExhausted              money_exhausted   402
     |- QueryCancelled              cancelled         499
     `- NoModelAnswered             no_model_answered 502
 """
@@ -38,6 +41,18 @@ class ConfigError(InfraMindError):
     """A config cannot be used; the message names the file and the key."""
 
     code = "config_error"
+
+
+class DatasetError(InfraMindError):
+    """A data set cannot be read; the message names the file, the line and the field."""
+
+    code = "bad_dataset"
+
+
+class SandboxUnavailable(InfraMindError):
+    """Generated code cannot be run safely here, so it was not run."""
+
+    code = "sandbox_unavailable"
 
 
 class PlanError(InfraMindError):
@@ -118,6 +133,17 @@ class LimitExceeded(InfraMindError):
     """A per-query cap of calls or tokens was reached before there was an answer."""
 
     code = "limit_exceeded"
+
+
+class MoneyExhausted(InfraMindError):
+    """What may be spent pays for no model that could take a step; ``retry_after_s`` is set where it
+    is the pool's hour that is spent."""
+
+    code = "money_exhausted"
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class QueryCancelled(InfraMindError):

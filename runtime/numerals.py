@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 MAX_ANSWER_CHARS = 300
 _MAX_EXPONENT = 100
@@ -77,6 +78,11 @@ def math_form(answer: str) -> str | None:
     is 50. Anything else becomes its LaTeX without layout, words folded. The form of a form is
     itself.
     """
+    return None if len(answer) > MAX_ANSWER_CHARS else _form_of(answer)
+
+
+@lru_cache(maxsize=1024)
+def _form_of(answer: str) -> str | None:
     form = answer
     for _ in range(8):
         if len(form) > MAX_ANSWER_CHARS:
@@ -98,6 +104,16 @@ def clean(text: str) -> str:
     for pattern, new in patterns:
         text = pattern.sub(new, text)
     return text.rstrip(" .,;:")
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The number that ``text`` is once it is ``clean``; remembered, since agents agree."""
+    return number_of(clean(text)) if len(text) > MAX_ANSWER_CHARS else _plain_number(text)
+
+
+@lru_cache(maxsize=1024)
+def _plain_number(text: str) -> Fraction | None:
+    return number_of(clean(text))
 
 
 def number_of(text: str) -> Fraction | None:
