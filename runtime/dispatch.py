@@ -25,12 +25,15 @@ from runtime.events import (
     Held,
     HolderLost,
     LeaseId,
+    Limited,
     Lost,
     Refuse,
     Register,
     Release,
+    Sent,
     Tick,
 )
+from runtime.ratelimit import RateWindow
 from runtime.telemetry import QueueReport
 
 MIN_RETRY_S = 1.0
@@ -46,6 +49,7 @@ COUNTERS = (
     "cancelled",  # calls withdrawn by `Cancel`, waiting or leased
     "dropped",  # calls whose hard deadline passed
     "refused",  # calls that found the backlog full
+    "limited",  # refusals of the provider for its rate
     "lost_waiting",  # waiting calls that went with their holder
     "orphaned",  # leases whose holder was lost
     "orphans_freed",  # of those, freed because the engines no longer run the call
@@ -68,6 +72,8 @@ class DispatchState:
         now: time of creation.
         recovery_s: how long a restarted scheduler lets holders register before it grants.
         recovering: whether this incarnation replaces one that may have had leases out.
+        window: of an API model, the account of its requests; a grant is one. What it does not let
+            out waits in the queue, in the queue's order.
 
     Raises:
         ValueError: a negative or non-finite number, or an unknown order.
@@ -84,6 +90,7 @@ class DispatchState:
         now: float,
         recovery_s: float = 1.0,
         recovering: bool,
+        window: RateWindow | None = None,
     ) -> None:
         if slots < 0 or max_backlog < 0 or not 0 <= recovery_s < math.inf:
             raise ValueError("slots, max_backlog and recovery_s must be finite and not negative")
@@ -94,6 +101,8 @@ class DispatchState:
         self._max_backlog = max_backlog
         self._recovers_at_s = now + recovery_s if recovering else None
         self._queue = make_queue(order)
+        self._window = window
+        self._restored: set[LeaseId] = set()
         self._leases: dict[str, Grant] = {}
         self._call_of_lease: dict[int, str] = {}
         self._orphans: set[str] = set()
@@ -129,17 +138,36 @@ class DispatchState:
             slots=self._slots,
             oldest_s=0.0 if oldest is None else now - oldest.enqueued_s,
             backlog_work_s=self._queue.work_s,
+            rate=None if self._window is None else self._window.report(len(self._queue), now),
         )
 
     def next_wakeup(self, now: float) -> float | None:
         """When a ``Tick`` is next useful, not before ``now``; ``None`` if only events matter."""
-        times = [t for t in (self._recovers_at_s, self._queue.next_expiry_s()) if t is not None]
+        when = (self._recovers_at_s, self._queue.next_expiry_s(), self.opens_s(now))
+        times = [t for t in when if t is not None]
         return max(now, min(times)) if times else None
 
     @property
+    def idle(self) -> bool:
+        """Whether no call waits and no lease is out."""
+        return not self._leases and len(self._queue) == 0
+
+    def opens_s(self, now: float) -> float | None:
+        """When the window may let out the next call; ``None`` where it holds back none."""
+        if self._window is None or not len(self._queue) or len(self._leases) >= self._slots:
+            return None
+        return self._window.look_s(now)
+
+    def steady(self, now: float) -> bool:
+        """Whether its report stays the same as long as nothing happens."""
+        return self.idle and (self._window is None or self._window.quiet(now))
+
+    @property
     def contended(self) -> bool:
-        """Whether leases that holders keep idle are wanted back."""
-        return len(self._queue) > 0 or len(self._leases) > self._slots
+        """Whether leases that holders keep idle are wanted back. Those of an API model always
+        are: each of its requests needs a grant of its own."""
+        busy = len(self._queue) > 0 or len(self._leases) > self._slots
+        return busy or self._window is not None
 
     @property
     def orphans(self) -> frozenset[str]:
@@ -155,7 +183,7 @@ class DispatchState:
         assert by_number == self._call_of_lease, "lease numbers and calls disagree"
         assert len(self._leases) <= max(self._slots, self._allowed), "more leases than slots"
         assert len(self._queue) <= self._max_backlog, "the backlog is beyond its bound"
-        if self._recovers_at_s is None:
+        if self._recovers_at_s is None and self._window is None:
             assert not waiting or len(self._leases) >= self._slots, "calls wait beside free slots"
 
     # --- events --------------------------------------------------------------------------------
@@ -169,6 +197,7 @@ class DispatchState:
             case Cancel():
                 self.counters["cancelled"] += self._withdraw(event.call_id)
             case Register():
+                self._recall(event.sent, now)
                 registered = (self._register(held, event.holder, now) for held in event.held)
                 return [grant for grant in registered if grant is not None]
             case HolderLost():
@@ -177,6 +206,8 @@ class DispatchState:
                 self._free_orphans(event.calls)
             case CapacityChanged():
                 self._resize(event.slots)
+            case Limited():
+                self._limited(event, now)
             case Tick():
                 pass
             case _:
@@ -233,7 +264,7 @@ class DispatchState:
         if held.lease is not None and held.lease.epoch == self.epoch:
             last = self._call_of_lease.get(held.lease.number)
             if last is not None:
-                self._reuse(last, held, holder)
+                self._reuse(last, held, holder, now)
                 return None
         if held.call_id in self._leases:
             return self._adopt(held.call_id, holder)
@@ -243,7 +274,7 @@ class DispatchState:
         self._allowed = len(self._leases)
         return grant
 
-    def _reuse(self, last: str, held: Held, holder: str) -> None:
+    def _reuse(self, last: str, held: Held, holder: str, now: float) -> None:
         """The lease of ``last``, a call that ended, serves ``held`` now."""
         grant = self._adopt(last, holder)
         if last == held.call_id:
@@ -255,6 +286,22 @@ class DispatchState:
         del self._leases[last]
         self._leases[held.call_id] = replace(grant, call_id=held.call_id)
         self._call_of_lease[grant.lease.number] = held.call_id
+        if self._window is not None:
+            self._window.send(now)
+
+    def _recall(self, sent: tuple[Sent, ...], now: float) -> None:
+        """What went out under earlier incarnations; one's own grants are known."""
+        if self._window is None:
+            return
+        for one in sent:
+            if one.lease.epoch != self.epoch and one.lease not in self._restored:
+                self._restored.add(one.lease)
+                self._window.restore(now - max(0.0, one.age_s))
+
+    def _limited(self, event: Limited, now: float) -> None:
+        self.counters["limited"] += 1
+        if self._window is not None:
+            self._window.refuse(event.retry_after_s, now)
 
     def _lose(self, holder: str) -> list[DispatchCommand]:
         entries = sorted(self._queue, key=lambda entry: entry.arrival)
@@ -290,7 +337,12 @@ class DispatchState:
             return []
         self._recovers_at_s = None
         grants: list[DispatchCommand] = []
-        while len(self._leases) < self._slots and (entry := self._queue.pop(now)) is not None:
+        window = self._window
+        while len(self._leases) < self._slots and (window is None or window.open(now)):
+            if (entry := self._queue.pop(now)) is None:
+                break
+            if window is not None:
+                window.send(now)
             grants.append(self._lend(entry.call_id, entry.holder, now - entry.enqueued_s))
         self.counters["granted"] += len(grants)
         return grants
@@ -301,6 +353,8 @@ class DispatchState:
         retry_s = self._queue.work_s / max(1, self._slots)
         if self._recovers_at_s is not None:
             retry_s += self._recovers_at_s - now
+        if self._window is not None:
+            retry_s = max(retry_s, self._window.next_s(len(self._queue), now) - now)
         retry_s = min(max(retry_s, MIN_RETRY_S), MAX_RETRY_S)
         return Refuse(event.call_id, event.holder, retry_s)
 

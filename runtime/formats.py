@@ -20,7 +20,9 @@ def step_sampling(asked: Sampling, step: Step, may_be_answer: bool) -> Sampling:
     """
     if step.kind is StepKind.DIRECT and asked.seed is not None:
         return replace(asked, seed=min(asked.seed + step.agent, _LARGEST_SEED))
-    return asked if may_be_answer else replace(asked, stop=(), response_format=None)
+    if may_be_answer or (not asked.stop and asked.response_format is None):
+        return asked
+    return replace(asked, stop=(), response_format=None)
 
 
 def format_instruction(response_format: str) -> str:

@@ -20,13 +20,17 @@ class Strict(BaseModel):
 class SpeedConfig(Strict):
     """What is assumed of a model's speed until telemetry has measured it.
 
-    One engine iteration with ``b`` sequences takes ``token_s + token_s_per_seq * b`` seconds and
-    gives each of them one token.
+    ``start_s`` passes before the first token beside the reading of the prompt, such as the way to
+    a remote provider. One engine iteration with ``b`` sequences that hold ``K`` tokens in the KV
+    cache takes ``token_s + token_s_per_seq * b + token_s_per_1k_kv * K / 1000`` seconds and gives
+    each of them one token. The last term is for the simulator; predictions leave it out.
     """
 
     prefill_tokens_per_s: Positive
     token_s: Positive
     token_s_per_seq: NonNegative = 0.0
+    token_s_per_1k_kv: NonNegative = 0.0
+    start_s: NonNegative = 0.0
 
 
 class FaultConfig(Strict):
@@ -68,7 +72,8 @@ class EndpointConfig(Strict):
     the server calls the model, where that is not the pool's name for it. ``api_key_env`` is the
     *name* of an environment variable. ``metrics_url`` is a Prometheus page: ``auto`` is ``url``
     without ``/v1``, plus ``/metrics``; ``None`` is none. An endpoint that answers nothing for
-    ``down_after_s`` counts as down. ``priority`` sends deadlines as vLLM's ``priority``, which
+    ``down_after_s`` counts as down; where nothing else has shown that it lives it is asked for its
+    models, every ``probe_period_s``. ``priority`` sends deadlines as vLLM's ``priority``, which
     only a vLLM that schedules by priority takes.
     """
 
@@ -79,6 +84,7 @@ class EndpointConfig(Strict):
     poll_period_s: Positive = 0.5
     poll_timeout_s: Positive = 1.0
     down_after_s: Positive = 10.0
+    probe_period_s: Positive = 5.0
     priority: bool = False
 
     @field_validator("url")
@@ -124,11 +130,29 @@ class PriceConfig(Strict):
     output: NonNegative
 
 
+class ApiConfig(Strict):
+    """A model behind a provider's API, whose load cannot be read (paper section 5.4).
+
+    It is seen from the client's side: requests of the last 60 s over ``rpm_limit``, and an
+    exponential moving average of latencies, in which each call has ``latency_weight`` and which is
+    forgotten ``latency_kept_s`` after the last one. Requests beyond the limit wait here.
+    """
+
+    rpm_limit: Count
+    latency_weight: Annotated[float, Field(gt=0, le=1)] = 0.2
+    latency_kept_s: Positive = 120.0
+
+
+API_PROBE_S = 60.0
+API_DOWN_AFTER_S = 180.0
+"""A provider is not to be asked every few seconds whether it is there."""
+
+
 class ModelConfig(Strict):
     """One model of the pool.
 
     ``source`` is a hub id, a folder, or ``prepared:NAME`` (see ``inframind models list``); with
-    ``backend: openai`` there is ``endpoint`` instead.
+    ``backend: openai`` there is ``endpoint`` instead, and ``api`` where it is a provider's.
     ``engine`` goes to vLLM as it is; keys that this file sets itself are refused there.
     """
 
@@ -144,6 +168,7 @@ class ModelConfig(Strict):
     env: dict[str, str] = {}
     fake: FakeConfig = FakeConfig()
     endpoint: EndpointConfig | None = None
+    api: ApiConfig | None = None
     placement: PlacementConfig = PlacementConfig()
     price: PriceConfig | None = None
     request_router: str | None = None
@@ -157,6 +182,27 @@ class ModelConfig(Strict):
     def num_cpus(self) -> float:
         """Ray CPUs of a replica; one that only passes calls on takes none."""
         return 0.0 if self.backend == "openai" else self.placement.num_cpus
+
+    @property
+    def watched(self) -> EndpointConfig | None:
+        """``endpoint`` as it is to be watched: a provider has no metrics page, and is probed at
+        leisure where nothing else is said."""
+        if self.endpoint is None or self.api is None:
+            return self.endpoint
+        rest = {"probe_period_s": API_PROBE_S, "down_after_s": API_DOWN_AFTER_S}
+        given = self.endpoint.model_fields_set
+        update = {key: value for key, value in rest.items() if key not in given}
+        return self.endpoint.model_copy(update={**update, "metrics_url": None})
+
+    @model_validator(mode="after")
+    def _check_api(self) -> ModelConfig:
+        if self.api is None:
+            return self
+        if self.backend == "vllm":
+            raise ValueError(f"model {self.name!r}: backend vllm has no `api`: its load is read")
+        if self.endpoint is not None and self.endpoint.metrics_url not in (None, "auto"):
+            raise ValueError(f"model {self.name!r}: an `api` has no `metrics_url`")
+        return self
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:

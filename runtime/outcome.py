@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from runtime.errors import InfraMindError
+from runtime.errors import InfraMindError, Overloaded
+from runtime.money import total_usd
 from runtime.types import (
     Answer,
     Call,
     CallResult,
     Choice,
     Plan,
+    ProgramRun,
     Query,
     Route,
     Speed,
@@ -38,6 +40,7 @@ class StepState:
     speed: Speed | None = None
     call: Call | None = None
     result: CallResult | None = None
+    cost_pusd: int | None = None
     canonical: str | None = None
     error: str | None = None
     first_asked_s: float | None = None
@@ -51,6 +54,11 @@ class StepState:
     @property
     def text(self) -> str:
         return self.result.text if self.result else ""
+
+    @property
+    def run(self) -> ProgramRun | None:
+        """What came of its program."""
+        return self.result.run if self.result else None
 
     def ask(self, now: float) -> None:
         """The executor is asked where the step should run."""
@@ -115,6 +123,7 @@ def build_answer(
         usage=_usage(progress.steps),
         latency_s=now - progress.arrival_s,
         budget_s=query.budget_s,
+        budget_usd=query.budget_usd,
         policy=progress.policy,
         simulated=progress.simulated,
         error_code=failed.code if failed else None,
@@ -122,6 +131,13 @@ def build_answer(
         retry_after_s=getattr(failed, "retry_after_s", None),
         choices=choices,
     )
+
+
+def refused_answer(query: Query, arrival_s: float, now: float, limit: int) -> Answer:
+    """The outcome of a query that found ``limit`` others in flight."""
+    error = Overloaded(f"{limit} queries are in flight, which is the limit", retry_after_s=1.0)
+    progress = Progress(query, arrival_s, None, (), "")
+    return build_answer(progress, now, "error", None, "", error)
 
 
 def _choices(
@@ -151,6 +167,7 @@ def _usage(steps: tuple[StepState, ...]) -> Usage:
     return Usage(
         prompt_tokens=sum(r.prompt_tokens or 0 for r in results),
         completion_tokens=sum(r.completion_tokens or 0 for r in results),
+        cost_usd=total_usd(s.cost_pusd for s in steps),
     )
 
 
@@ -177,4 +194,7 @@ def _trace(state: StepState, progress: Progress, now: float) -> StepTrace:
         budget_left_s=progress.query.budget_s - (ended - progress.arrival_s),
         answer=state.canonical,
         error=state.error,
+        cost_usd=total_usd((state.cost_pusd,)),
+        program=state.run.status if state.run else None,
+        tests=state.run.tests if state.run else None,
     )
