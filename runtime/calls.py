@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from runtime.config import AppConfig, ModelConfig
+from runtime.errors import MoneyExhausted
 from runtime.formats import step_sampling
+from runtime.money import PLENTY_TOKENS, tariff
 from runtime.prompts import PromptParts, fit
 from runtime.strategies import affordable_tokens, token_cap
-from runtime.types import Call, Query, Route, Speed, Step, StepKind, Strategy
+from runtime.types import Call, Query, Route, Speed, Step, StepKind
 
 
 def build_call(
@@ -22,6 +26,7 @@ def build_call(
     left_s: float | None,
     final: bool,
     may_be_answer: bool,
+    left_pusd: int | None = None,
 ) -> Call:
     """The call of ``step`` on the model of ``route``.
 
@@ -31,16 +36,22 @@ def build_call(
         final: whether the step's text is the answer.
         may_be_answer: whether it can become the answer; the caller's cap on tokens, stop words
             and format of the answer then hold for it.
+        left_pusd: money that the call may cost at most, ``None`` for any amount.
 
     Raises:
         ContextExceeded: the prompt does not fit the model.
+        MoneyExhausted: the money pays for no token.
     """
     model = config.model(route.model)
     sampling = step_sampling(query.sampling, step, may_be_answer)
+    if sampling.temperature is None and route.temperature is not None:
+        sampling = replace(sampling, temperature=route.temperature)
     requested = sampling.max_tokens if may_be_answer else None
-    cap = _cap(config, model, step, route.strategy, requested)
+    cap = _cap(config, model, step, route, requested)
     fitted = fit(parts, context_tokens=model.context_tokens, max_tokens=cap)
     cap, prompt_tokens = fitted.max_tokens, fitted.prompt_tokens
+    if left_pusd is not None:
+        cap = min(cap, _paid_tokens(model, left_pusd, prompt_tokens))
     if left_s is not None:
         service_s = speed.service_s(prompt_tokens, cap)
         cap = min(cap, max(1, tokens_in(left_s, steps_after, service_s, prompt_tokens, speed)))
@@ -63,6 +74,14 @@ def build_call(
     )
 
 
+def _paid_tokens(model: ModelConfig, left_pusd: int, prompt_tokens: int) -> int:
+    prices = tariff(model)
+    tokens = PLENTY_TOKENS if prices is None else prices.tokens_for(left_pusd, prompt_tokens)
+    if tokens < 1:
+        raise MoneyExhausted(f"the money left pays for no answer of {model.name}")
+    return tokens
+
+
 def query_of(call_id: str) -> str:
     """The id of the query that a call belongs to."""
     return call_id.rsplit(".", 2)[0]
@@ -82,7 +101,7 @@ def tokens_in(
 ) -> int:
     """Output tokens that the budget allows a step; 0 when it cannot give one in time."""
     return affordable_tokens(
-        share_s(left_s, steps_after, service_s),
+        share_s(left_s, steps_after, service_s) - speed.start_s,
         prompt_tokens=prompt_tokens,
         prefill_tokens_per_s=speed.prefill_tokens_per_s,
         tpot_s=speed.tpot_s,
@@ -90,13 +109,14 @@ def tokens_in(
 
 
 def _cap(
-    config: AppConfig, model: ModelConfig, step: Step, strategy: Strategy, requested: int | None
+    config: AppConfig, model: ModelConfig, step: Step, route: Route, requested: int | None
 ) -> int:
     """The most tokens that the step may give before prompt and budget are looked at."""
-    if step.kind is StepKind.DIRECT:
-        return min(requested or model.max_output_tokens, model.max_output_tokens)
+    if step.kind is StepKind.DIRECT or route.max_tokens is not None:
+        most = min(route.max_tokens or model.max_output_tokens, model.max_output_tokens)
+        return min(requested or most, most)
     return token_cap(
-        strategy,
+        route.strategy,
         config=config.strategies,
         model=model,
         requested=requested,

@@ -4,17 +4,30 @@ The names of the 26 roles are those of MasRouter, which the paper's planner choo
 4.1); the prompts are this project's own. A role belongs to one task kind; a name may occur in two
 kinds with different prompts. The first role of a kind is its default for one agent.
 
-No role executes code and none reads the network: roles that write or test programs check them by
-reasoning, and ``WikiSearcher`` writes down what it recalls and then answers from those notes.
+Roles with a ``tool`` write programs, or test them. Where the pool runs programs they are shown what
+came of theirs; elsewhere they check them by reasoning. None reads the network: ``WikiSearcher``
+writes down what it recalls and then answers from those notes.
 """
 
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runtime.errors import ConfigError
 from runtime.types import TaskKind
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """How a role works where its programs are run.
+
+    ``follow_up`` is the instruction of the second call that is shown what came of the program, and
+    ``prompt`` the role's system prompt there; empty where it stays as it is.
+    """
+
+    follow_up: str
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +35,20 @@ class Role:
     """A point of view for one agent.
 
     ``prompt`` is its system prompt. ``follow_up``, where it is set, is the instruction of a second
-    call in which the agent checks and repairs its own first answer.
+    call in which the agent checks and repairs its own first answer. ``tool`` is of roles whose
+    first answer holds a program that can be run.
     """
 
     name: str
     task: TaskKind
     prompt: str
     follow_up: str | None = None
+    tool: Tool | None = None
+
+    @property
+    def tool_prompt(self) -> str:
+        """The system prompt where programs are run."""
+        return self.tool.prompt if self.tool is not None and self.tool.prompt else self.prompt
 
 
 DECIDER = Role(
@@ -39,9 +59,31 @@ DECIDER = Role(
 )
 """The decision step of every task kind. It is no agent, so no task lists it."""
 
+SYNTHESIZER = Role(
+    "Synthesizer",
+    TaskKind.GENERAL,
+    "You are given answers of several models to one question. Make one answer out of them that is "
+    "better than any: judge each critically, since some may be wrong or biased, keep what holds, "
+    "and do not merely repeat one of them. Be accurate, complete and well structured.",
+)
+"""The system prompt of a Mixture-of-Agents layer that reads the layer before it."""
+
 _TRACE = (
     "Trace your program by hand on the numbers of the question, line by line. Where the traced "
     "result and your answer differ, find the fault, repair it and give the corrected answer."
+)
+_PRINTS = (
+    "Put all of it into one Python block that needs only the standard library and prints the "
+    "answer. The block is run for you, and you see what it prints before your answer counts."
+)
+_PRINTED = Tool(
+    "Your program was run, and its output stands above. If it computed what is asked, answer with "
+    "what it printed. If it failed, or computes something else, find the fault and give the answer "
+    "that the corrected program would print.",
+)
+_TESTED = (
+    "Your program was run on the examples of the task, and what came of it stands above. Find the "
+    "cause of every failure and repair it; where all pass, look for what they do not test. "
 )
 
 _MATH = (
@@ -105,6 +147,11 @@ _MATH = (
         "You solve mathematics problems by writing a short Python program that computes the "
         "answer. Nothing executes it, so work out by hand what it would print, and answer that.",
         _TRACE,
+        replace(
+            _PRINTED,
+            prompt="You solve mathematics problems by writing a short Python program that computes "
+            f"the answer. {_PRINTS}",
+        ),
     ),
     Role(
         "Scientist",
@@ -119,6 +166,11 @@ _MATH = (
         "and outputs, evaluate them one after another by hand, and put the results together.",
         "Review the functions you wrote as you would review a colleague's: inputs, order of calls, "
         "rounding. Evaluate them once more by hand and correct your answer if it changes.",
+        replace(
+            _PRINTED,
+            prompt="You are a software developer. Break the problem into small functions with "
+            f"clear inputs and outputs, and call them for the problem's values. {_PRINTS}",
+        ),
     ),
 )
 
@@ -142,6 +194,7 @@ _CODE = (
         "wrong bounds, forgotten cases and misread requirements, and deliver the repaired code.",
         "Search your code for faults: go through each example and edge case of the task, predict "
         "by reasoning what the code returns, and repair every difference. Give the whole code.",
+        Tool(f"{_TESTED}Give the whole repaired code."),
     ),
     Role(
         "PlanSolver",
@@ -150,6 +203,7 @@ _CODE = (
         "every requirement, then turn the plan into Python code step by step.",
         "Compare your code with your plan and with the task, point by point. Add what is missing, "
         "correct what deviates, and give the whole code again.",
+        Tool(f"{_TESTED}Compare it with your plan, too, and give the whole code again."),
     ),
     Role(
         "ProjectManager",
@@ -164,6 +218,7 @@ _CODE = (
         "its assumptions might not hold.",
         "Reflect on your draft: question each assumption, think of an input that would break it, "
         "and rewrite the code so that it holds for that input too. Give the whole code.",
+        Tool(f"{_TESTED}Say which assumption of yours did not hold, and give the whole code."),
     ),
     Role(
         "TestAnalyst",
@@ -172,6 +227,7 @@ _CODE = (
         "with the results that the task demands, and write Python code that meets all of them.",
         "Take the inputs that you thought of and work out by reasoning what your code returns for "
         "each. Nothing is executed. Repair every case that fails and give the whole code.",
+        Tool(f"{_TESTED}Go through the inputs that you thought of as well. Give the whole code."),
     ),
 )
 

@@ -58,6 +58,7 @@ class StepKind(StrEnum):
     REVISE = "revise"  # Reflection: the agent revises its own answer
     DEBATE = "debate"  # Debate: the agent answers again, having seen the others
     DECIDE = "decide"  # the decision step over all answers of the last round
+    SYNTHESIZE = "synthesize"  # Mixture-of-Agents: one answer made of those that are shown
     DIRECT = "direct"  # a pool model called by name: the messages pass through unchanged
 
 
@@ -127,7 +128,9 @@ class Query:
     ``direct_model`` names the pool model when the caller asked for one by name. Only then is there
     ``last``, the last message as it was sent (its text is ``question``); ``raw_prompt``, which says
     that ``question`` is to be continued as it is, without a chat template; and ``n``, the number of
-    independent answers.
+    independent answers. Of a long query ``owner`` says whose it is (a hash of the
+    credential, empty where there was none). ``budget_usd`` is the most that it may spend, ``None``
+    for any amount.
     """
 
     query_id: str
@@ -143,6 +146,22 @@ class Query:
     last: Message | None = None
     raw_prompt: bool = False
     n: int = 1
+    owner: str | None = None
+    budget_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGraph:
+    """Who reads whom, for a topology that leaves this to the plan.
+
+    ``edges`` are (from, to) pairs of agents without a cycle; the answers of the agents in ``final``
+    are voted on or decided over. ``split`` makes one call per incoming answer instead of one call
+    that is shown all of them.
+    """
+
+    edges: tuple[tuple[int, int], ...]
+    final: tuple[int, ...]
+    split: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +169,15 @@ class Plan:
     """The planner's decision: one role per agent, so ``len(roles)`` agents.
 
     ``topology`` is a name of the topology registry: a ``Topology``, or one that was added.
+    ``models`` is one model per agent where the planner chose them already, for its own executor to
+    read; else empty. ``graph`` is for topologies that leave the edges to the plan.
     """
 
     topology: str
     roles: tuple[str, ...]
     task: TaskKind
+    models: tuple[str, ...] = ()
+    graph: AgentGraph | None = None
 
     @property
     def num_agents(self) -> int:
@@ -167,7 +190,9 @@ class Step:
 
     ``depends_on`` are the steps that must end first and whose answers are shown; ``own`` is the
     same agent's earlier step, shown to it as its own, and is also in ``depends_on``. ``after``
-    must end first too, but is not shown.
+    must end first too, but is not shown. Where answers are voted on, only those of steps with
+    ``votes`` count. ``agent`` is -1 for a step over all agents; an agent that makes several calls
+    at once has the numbers ``agent + k * num_agents``.
     """
 
     step_id: int
@@ -178,19 +203,35 @@ class Step:
     depends_on: tuple[int, ...] = ()
     own: int | None = None
     after: tuple[int, ...] = ()
+    votes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """The executor's decision for one step: the joint action (paper section 3, Action)."""
+    """The executor's decision for one step: the joint action (paper section 3, Action).
+
+    ``temperature`` holds where the caller asked for none; ``max_tokens`` takes the place of the
+    strategy's cap. Both are ``None`` where the policy leaves them alone.
+    """
 
     model: str
     strategy: Strategy
+    temperature: float | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
     """The executor's other action in ``Adaptive``: answer with what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broke:
+    """No model can take the step for the money that is left; ``retry_after_s`` is set where it is
+    the pool's hour that is spent."""
+
+    message: str
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,15 +249,18 @@ Decision = Route | Stop | Wait
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast a model is predicted to be now: measured where it is fresh, else the config's."""
+    """How fast a model is predicted to be now: measured where it is fresh, else the config's.
+    ``start_s`` passes before the first token beside the reading of the prompt."""
 
     prefill_tokens_per_s: float
     tpot_s: float
     wait_s: float = 0.0
+    start_s: float = 0.0
 
-    def service_s(self, prompt_tokens: int, output_tokens: int) -> float:
+    def service_s(self, prompt_tokens: int, output_tokens: float) -> float:
         """Seconds in the engine, without the wait for a slot."""
-        return prompt_tokens / self.prefill_tokens_per_s + output_tokens * self.tpot_s
+        read_s = prompt_tokens / self.prefill_tokens_per_s
+        return self.start_s + read_s + output_tokens * self.tpot_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +290,20 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """What came of the program in an answer, where the pool runs generated code.
+
+    ``status`` is how the run ended (passed, failed, time limit, memory limit), or why there was
+    none. ``tests`` has a 1 for each of the question's tests that passed and a 0 for each other
+    one; ``None`` where none was run. ``shown`` is what the same agent's next call is told.
+    """
+
+    status: str
+    tests: str | None = None
+    shown: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CallResult:
     """What came back from a model. Token counts are the engine's own, or ``None``."""
 
@@ -259,11 +317,14 @@ class CallResult:
     replica: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[TokenLogprob, ...] | None = None
+    run: ProgramRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepTrace:
-    """One line of the trace: what a step did, where, and how long it took."""
+    """One line of the trace: what a step did, where, and how long it took. ``cost_usd`` is what
+    its answered calls cost, ``None`` where the model has no price. ``program`` and ``tests`` are
+    the ``status`` and ``tests`` of its ``ProgramRun``."""
 
     step_id: int
     kind: StepKind
@@ -282,14 +343,19 @@ class StepTrace:
     budget_left_s: float
     answer: str | None = None  # canonical answer, where there is one
     error: str | None = None
+    cost_usd: float | None = None
+    program: str | None = None
+    tests: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens over all steps of a query."""
+    """Tokens and US dollars over all steps of a query; ``cost_usd`` is ``None`` where no model
+    with a price took part."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +399,7 @@ class Answer:
     retry_after_s: float | None = None
     simulated: bool = False
     choices: tuple[Choice, ...] = ()
+    budget_usd: float | None = None
 
     @property
     def budget_left_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,7 +11,7 @@ from runtime.config import AppConfig, ModelConfig
 from runtime.errors import ConfigError
 from runtime.policy import Policy
 from runtime.roles import roles_for
-from runtime.types import Plan, TaskKind
+from runtime.types import Plan, Strategy, TaskKind
 
 
 class Options(BaseModel):
@@ -43,11 +43,30 @@ class ConfiguredPolicy(Policy):
             raise ConfigError(f"policy {cls.name}: " + "; ".join(lines)) from None
         return cls(config, checked)
 
+    def check_model(self, name: str | None, option: str) -> None:
+        """A ``ConfigError`` where ``name`` is none of the pool's models."""
+        names = [model.name for model in self.config.models]
+        if name is not None and name not in names:
+            raise ConfigError(f"policy {self.name}: {option}: no such model {name!r}; {names} are")
+
+    def strongest(self, task: TaskKind, strategy: Strategy, names: Sequence[str] = ()) -> str:
+        """The model with the highest prior, of ``names`` or of the pool; ties to the earliest."""
+        expected = self.config.quality.expected
+        pool = names or [model.name for model in self.config.models]
+        return max(pool, key=lambda name: expected(task, name, strategy))
+
 
 def make_plan(task: TaskKind, topology: str, agents: int) -> Plan:
     """A plan with the first ``agents`` roles of the task, repeated if there are fewer."""
     names = [role.name for role in roles_for(task)]
     return Plan(topology, tuple(names[i % len(names)] for i in range(agents)), task)
+
+
+def comparable(config: AppConfig, task: TaskKind) -> bool:
+    """Whether answers can be compared: programs only by running them, free text never."""
+    return task in (TaskKind.MATH, TaskKind.KNOWLEDGE) or (
+        task is TaskKind.CODE and config.runs_code
+    )
 
 
 def unit_price(model: ModelConfig) -> tuple[float, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from runtime.load import ModelView
-from runtime.policies.base import ConfiguredPolicy, Options, make_plan, unit_price
+from runtime.policies.base import ConfiguredPolicy, Options, comparable, make_plan, unit_price
 from runtime.policy import PlanView, StepView
-from runtime.types import Decision, Plan, Route, Stop, Strategy, TaskKind, Topology
+from runtime.types import Decision, Plan, Route, Stop, Strategy, Topology
 
 
 class _CascadeOptions(Options):
@@ -20,7 +20,7 @@ class Cascade(ConfiguredPolicy):
     options_type = _CascadeOptions
 
     def plan(self, view: PlanView) -> Plan:
-        if view.task in (TaskKind.MATH, TaskKind.KNOWLEDGE):
+        if comparable(self.config, view.task):
             agents = min(3, self.config.limits.max_agents)
             return make_plan(view.task, Topology.ADAPTIVE, agents)
         return make_plan(view.task, Topology.IO, 1)

@@ -125,6 +125,15 @@ def test_unknown_options_are_refused(config: AppConfig, name: str) -> None:
         ("fixed", {"topology": "Ring"}, "Ring"),
         ("greedy", {"plans": [{"topology": "Ring", "agents": 1, "gain": 0.1}]}, "Ring"),
         ("greedy", {"price_idle": float("inf")}, "price_idle"),
+        ("greedy", {"depths": []}, "depths"),
+        ("moa", {"layers": 4}, "layers"),
+        ("moa", {"aggregator": "stranger"}, "stranger"),
+        ("self_consistency", {"k": 3}, "max_agents"),
+        ("self_consistency", {"model": "stranger"}, "stranger"),
+        ("single_best", {"best": {"math": {"model": "stranger"}}}, "stranger"),
+        ("gptswarm", {"dataset": "aime"}, "aime"),
+        ("gptswarm", {"artefact": "/nowhere.json"}, "nowhere"),
+        ("masrouter", {"artefact": "/nowhere.safetensors"}, "nowhere"),
     ],
 )
 def test_options_that_can_never_work_are_refused_at_the_start(
@@ -229,6 +238,60 @@ def test_greedy_plans_less_under_load(config: AppConfig) -> None:
         return planned.plan.num_agents
 
     assert calls(crowd(config)) > calls(crowd(config, small=40, middle=40, large=40))
+
+
+def test_greedy_may_be_kept_to_one_depth(config: AppConfig) -> None:
+    """The ablation of the paper's table 3: one fixed depth."""
+    route = route_of(config, "greedy", crowd(config), depths=["Flash"])
+    assert route == Route("large", Strategy.FLASH)
+
+
+def test_greedy_without_its_price_stays_deep_where_it_would_save(config: AppConfig) -> None:
+    busy = crowd(config, small=3, middle=3, large=3)
+    dear = route_of(config, "greedy", busy, price_loaded=50.0)
+    free = route_of(config, "greedy", busy, price_idle=0.0, price_loaded=0.0)
+    assert isinstance(dear, Route)
+    assert dear.strategy is Strategy.FLASH
+    assert free == Route("large", Strategy.DEEPTHINK)
+
+
+def test_quality_only_is_greedy_that_does_not_see_the_queue(config: AppConfig) -> None:
+    busy = crowd(config, large=200)
+    blind = route_of(config, "quality_only", busy, budget_s=20.0)
+    assert blind == route_of(config, "greedy", crowd(config), budget_s=20.0)
+    assert blind != route_of(config, "greedy", busy, budget_s=20.0)
+
+
+def test_single_best_takes_the_pair_of_its_task_whatever_the_load(config: AppConfig) -> None:
+    best = {"math": {"model": "middle", "strategy": "Flash"}}
+    route = route_of(config, "single_best", crowd(config, middle=500), best=best)
+    assert route == Route("middle", Strategy.FLASH)
+    by_prior = route_of(config, "single_best", crowd(config, large=500))
+    assert by_prior == Route("large", Strategy.DEEPTHINK)
+
+
+def test_predicted_latency_takes_the_fast_model_until_its_queue_is_longer(
+    config: AppConfig,
+) -> None:
+    assert route_of(config, "predicted_latency", crowd(config)) == Route("small", Strategy.CONCISE)
+    full = crowd(config, small=12)
+    assert route_of(config, "predicted_latency", full) == Route("middle", Strategy.CONCISE)
+    everywhere = crowd(config, small=40, middle=400, large=400)
+    assert route_of(config, "predicted_latency", everywhere).model == "small"
+
+
+def test_predicted_latency_leaves_a_model_whose_cache_is_full(config: AppConfig) -> None:
+    """Two equal engines: the prompt is read more slowly where the KV cache is nearly full."""
+    twins = config.model_copy(
+        update={"models": tuple(m.model_copy(update={"speed": config.models[0].speed})
+                                for m in config.models)}
+    )  # fmt: skip
+    fused = TelemetryFusion(tuple(m.name for m in twins.models), twins.telemetry)
+    for name, kv in (("small", 0.9), ("middle", 0.99), ("large", 0.1)):
+        fused.add_replica(ReplicaReport(name, "r", 4, 0, 0, kv, None, None, None, 0), 0.0)
+    load = LocalLoad(twins)
+    load.update(fused.snapshot(0.0), 0.0)
+    assert route_of(twins, "predicted_latency", load) == Route("large", Strategy.CONCISE)
 
 
 def test_cascade_stops_when_two_cheap_models_agree(config: AppConfig) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from runtime.errors import PlanError
-from runtime.topology import TOPOLOGIES, build_steps, path_lengths, topologies_for
+from runtime.topology import (
+    MOA,
+    MOA_3,
+    SWARM_DECIDE,
+    TOPOLOGIES,
+    VOTE,
+    build_steps,
+    path_lengths,
+    topologies_for,
+)
 from runtime.types import Plan, Step, StepKind, TaskKind, Topology
 
 
@@ -44,7 +53,8 @@ def test_every_step_follows_what_it_depends_on(topology: str, agents: int) -> No
         assert all(i < index for i in (*step.depends_on, *step.after))
         assert step.own is None or step.own in step.depends_on
     decisions = [s for s in steps if s.kind is StepKind.DECIDE]
-    assert len(decisions) == (agents > 1 and topology != Topology.ADAPTIVE)
+    decided = not TOPOLOGIES[topology].votes and topology not in (MOA, MOA_3)
+    assert len(decisions) == (agents > 1 and decided)
 
 
 def test_chain_sees_its_predecessor_only_and_full_connected_all() -> None:
@@ -94,7 +104,27 @@ def test_path_lengths_count_what_must_follow() -> None:
 
 
 def test_general_text_is_neither_voted_on_nor_debated() -> None:
-    assert set(topologies_for(TaskKind.GENERAL)) == {"IO", "Chain", "Reflection"}
+    general = set(topologies_for(TaskKind.GENERAL))
+    assert general == {"IO", "Chain", "Reflection", MOA, MOA_3, SWARM_DECIDE}
+    assert not any(TOPOLOGIES[name].votes for name in general)
+
+
+@pytest.mark.parametrize(("topology", "layers"), [(MOA, 2), (MOA_3, 3)])
+@pytest.mark.parametrize("agents", [1, 5])
+def test_each_layer_of_moa_reads_all_of_the_one_before(
+    topology: str, layers: int, agents: int
+) -> None:
+    steps = steps_of(topology, agents)
+    assert len(steps) == (layers - 1) * agents + 1
+    first = tuple(range(agents))
+    for step in steps[agents : 2 * agents]:
+        assert (step.kind, step.depends_on) == (StepKind.SYNTHESIZE, first)
+    assert (steps[-1].agent, steps[-1].round) == (-1, layers)
+    assert path_lengths(steps)[0] == layers - 1
+
+
+def test_votes_are_independent_answers() -> None:
+    assert all(not step.depends_on and not step.after for step in steps_of(VOTE, 4))
 
 
 @pytest.mark.parametrize(
