@@ -5,7 +5,7 @@
 #   PYTHON=python3.12          another interpreter;  VENV=DIR  another environment
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev install-vllm models demo quick serve test check bench bench-overhead \
-  bench-gateway bench-recovery clean
+  bench-gateway bench-recovery install-bench tables tables-quick clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -27,6 +27,8 @@ help:
 	@echo "make test          install all of it and run the whole suite. First: 5.4 GB, 20 minutes"
 	@echo "make check         ruff, mypy, import-linter. Seconds, after install-dev"
 	@echo "make bench         benchmarks of the core. One minute, after install"
+	@echo "make tables        every table and figure, simulated, to benchmarks/results. An hour"
+	@echo "make tables-quick  the same commands as a try, to /tmp. Minutes"
 	@echo "make bench-overhead, bench-recovery, bench-gateway    of the running pool. Minutes each"
 	@echo
 	@echo "make install       Ray Serve and the fake engine, no torch: 0.5 GB, 1-2 minutes"
@@ -60,8 +62,14 @@ $(VENV)/.vllm: $(VENV)/.small $(LOCK)
 	$(PIP) uninstall -y $(MUST_NOT_STAY)
 	@touch $@
 
+$(VENV)/.bench: $(VENV)/.small
+	@echo "==> what draws figures and solves bounds into $(VENV): 0.2 GB on disk, under a minute"
+	$(PIP) install -e '.[bench]' -c $(LOCK)
+	@touch $@
+
 install: $(VENV)/.small
 install-dev: $(VENV)/.dev
+install-bench: $(VENV)/.bench
 install-vllm: $(VENV)/.vllm
 
 models: install-vllm
@@ -95,6 +103,20 @@ bench-overhead bench-recovery: bench-%: install
 
 bench-gateway: install
 	$(BIN)/python -m benchmarks.gateway --litellm .venv-litellm
+
+# The paper's tables and figures on the simulator; benchmarks/README.md. Choices first: they are
+# committed (benchmarks/chosen.json), and these commands make them again.
+CHOICES := validated matched tuned
+TABLES := table2 table3 table4 figure1 figure4 figure5 overload sensitivity bounds_table
+
+tables: install-bench
+	set -e; for name in $(CHOICES) $(TABLES); do $(BIN)/python -m benchmarks.$$name; done
+	$(BIN)/python -m benchmarks.table2 --points tuned --no-hard --stem table2_tuned
+	$(BIN)/python -m benchmarks.table2 --queries 3000 --rates 100 --no-hard
+
+tables-quick: install-bench
+	set -e; for name in table2 table3 table4 figure1 figure5 overload sensitivity bounds_table; do \
+	  $(BIN)/python -m benchmarks.$$name --quick --out /tmp/inframind-tables; done
 
 clean:
 	rm -rf $(VENV) .venv-litellm build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -25,6 +25,7 @@ from runtime.errors import (
 from runtime.types import DeadlineKind, Query, Sampling, TaskKind
 
 BUDGET_HEADER = "x-inframind-budget-ms"
+MONEY_HEADER = "x-inframind-budget-usd"
 OWN_MODEL = "inframind"
 
 MAX_CHARS_PER_TOKEN = 16
@@ -43,7 +44,7 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
         UnsupportedParameter: a field of OpenAI's API that is not served here.
     """
     try:
-        data = json.loads(raw, parse_constant=_no_constant)
+        data = json.loads(raw.decode("utf-8-sig"), parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is not valid JSON: {error}") from None
     if not isinstance(data, dict):
@@ -105,6 +106,35 @@ def budget_s(headers: Mapping[str, str], body: Any, config: AppConfig) -> float:
     return min([*given, config.max_budget_s]) if given else config.default_budget_s
 
 
+def budget_usd(headers: Mapping[str, str], body: Any, config: AppConfig) -> float | None:
+    """US dollars: the smaller of header and body, else the config's; ``None`` for any amount.
+
+    More than the config's ``money.max_per_query_usd`` is brought down to it. Zero asks for models
+    that cost nothing.
+
+    Raises:
+        BadBudget: not a plain finite number, or negative; names the field.
+    """
+    given = []
+    if (text := headers.get(MONEY_HEADER)) is not None:
+        if not _DECIMAL.fullmatch(text.strip()):
+            raise BadBudget(
+                f"header {MONEY_HEADER} must be a number of US dollars, without a unit, "
+                f"not {text[:40]!r}",
+                MONEY_HEADER,
+            )
+        given.append(float(text))
+    if body is not None:
+        number = isinstance(body, int | float) and not isinstance(body, bool)
+        if not number or not 0 <= body <= sys.float_info.max:
+            raise BadBudget(
+                f"budget_usd must be a finite number of US dollars, not {str(body)[:40]!r}",
+                "budget_usd",
+            )
+        given.append(float(body))
+    return config.money.query_usd(min(given, default=None))
+
+
 def chat_query(body: ChatRequest, headers: Mapping[str, str], config: AppConfig) -> Query:
     """The query of a chat completion; ``model`` is ours or a pool model's own name."""
     direct = None if body.model == OWN_MODEL else pool_model(body.model, config)
@@ -119,6 +149,7 @@ def chat_query(body: ChatRequest, headers: Mapping[str, str], config: AppConfig)
         query_id=new_query_id(),
         question=last.content,
         budget_s=budget_s(headers, body.budget_s, config),
+        budget_usd=budget_usd(headers, body.budget_usd, config),
         task=TaskKind(body.task) if body.task else None,
         context=context,
         deadline_kind=_deadline(body.deadline, config),
@@ -162,6 +193,7 @@ def text_query(body: TextRequest, headers: Mapping[str, str], config: AppConfig)
         query_id=new_query_id(),
         question=body.text,
         budget_s=budget_s(headers, body.budget_s, config),
+        budget_usd=budget_usd(headers, body.budget_usd, config),
         deadline_kind=_deadline(body.deadline, config),
         sampling=Sampling(
             temperature=body.temperature,
@@ -194,6 +226,7 @@ def native_query(body: QueryRequest, headers: Mapping[str, str], config: AppConf
         query_id=new_query_id(),
         question=last.content,
         budget_s=budget_s(headers, body.budget_s, config),
+        budget_usd=budget_usd(headers, body.budget_usd, config),
         task=TaskKind(body.task) if body.task else TaskKind.KNOWLEDGE if body.choices else None,
         context=context,
         choices=tuple(body.choices),

@@ -42,6 +42,7 @@ def build(args: dict[str, Any]) -> Application:
     ingress = serve.deployment(
         serve.ingress(api)(Ingress),
         name="ingress",
+        health_check_period_s=HEALTH_CHECK_PERIOD_S,
         max_ongoing_requests=MAX_ONGOING,
         ray_actor_options={"num_cpus": 0},
     )

@@ -127,6 +127,7 @@ class Sampled(Body):
     n: NumChoices | None = None
     user: str | None = None
     budget_s: Any = None
+    budget_usd: Any = None
     deadline: Literal["hard", "soft"] | None = None
 
     @property
@@ -231,9 +232,25 @@ class QueryRequest(Body):
     messages: list[ChatMessage] | None = None
     choices: list[str] = []
     budget_s: Any = None
+    budget_usd: Any = None
     deadline: Literal["hard", "soft"] | None = None
     task: Task | None = None
     policy: str | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     seed: Seed | None = None
     max_tokens: TokenCap | None = None
+
+
+class FeedbackRequest(Body):
+    """``POST /v1/queries/{id}/feedback``: what somebody says of an answer, one of two ways.
+
+    ``source`` is who says it; ``dataset`` and ``item_id`` name what was asked, where it was an item
+    of a data set.
+    """
+
+    correct: bool | None = None
+    score: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    comment: Annotated[str, Field(max_length=4000)] | None = None
+    source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,31}$")] = "user"
+    dataset: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    item_id: Annotated[str, Field(min_length=1, max_length=200)] | None = None

@@ -1,4 +1,5 @@
-"""The command line: ``inframind serve | ask | status | demo | models``."""
+"""The command line: ``inframind serve | ask | status | demo | models | eval | logs | calibrate``,
+the last four from files of their own."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import math
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -16,6 +17,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from actors.cli_calibrate import calibrate
+from actors.cli_eval import evaluate_file
+from actors.cli_logs import logs_app
 from actors.client import DEFAULT_URL, ApiError, Client
 from actors.demo import run_demo
 from actors.display import answer_block, found_lines, pool_table
@@ -32,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(models_app, name="models")
+app.add_typer(logs_app, name="logs")
 console = Console(file=sys.stdout)  # this stream, also while Ray's chatter is redirected
 
 ConfigPath = Annotated[Path, typer.Option("--config", "-c", help="A Serve config file.")]
@@ -63,7 +68,7 @@ def serve(
     ] = 16,
     port: Port = None,
 ) -> None:
-    """Start a pool on this machine and serve until Ctrl-C."""
+    """Start a pool on this machine and serve until Ctrl-C or SIGTERM."""
     if not endpoint:
         file = _read(config or LOCAL)
     elif config is not None:
@@ -135,6 +140,10 @@ def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
     raise typer.Exit(0 if answered else 1)
 
 
+app.command("eval")(evaluate_file)
+app.command("calibrate")(calibrate)
+
+
 @contextlib.contextmanager
 def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
     """A running pool; Ctrl-C and SIGTERM stop it in good order once it runs.
@@ -143,8 +152,9 @@ def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
     """
     with contextlib.ExitStack() as stack:
         with console.status("starting") as status:
+            tell = status.update if console.is_terminal else _line_by_line()
             try:
-                url = stack.enter_context(running_pool(file, port, status.update))
+                url = stack.enter_context(running_pool(file, port, tell))
             except KeyboardInterrupt:
                 _fail("stopped while starting")
             except Exception as error:  # Ray raises many kinds when it cannot start
@@ -152,6 +162,19 @@ def _pool(file: ServeFile, port: int | None) -> Iterator[str]:
         # Only now: Ray puts its own handler there when it starts.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         yield url
+
+
+def _line_by_line() -> Callable[[str], None]:
+    """Tells what is new on a line of its own, for files and pipes."""
+    last = ""
+
+    def tell(what: str) -> None:
+        nonlocal last
+        if what != last:
+            last = what
+            console.print(what, highlight=False, markup=False)
+
+    return tell
 
 
 def _read(path: Path) -> ServeFile:
@@ -182,3 +205,7 @@ def _fail(message: str) -> NoReturn:
 def main() -> None:
     """Entry point of the ``inframind`` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -73,10 +73,14 @@ def pool_table(pool: dict[str, Any]) -> RenderableType:
         tpot = model.get("tpot_s")
         host = model.get("endpoint")
         table.add_row(
-            Text.assemble(model["name"], (f"\nat {host}", "dim") if host else ""),
+            Text.assemble(
+                model["name"],
+                (f"\nat {host}", "dim") if host else "",
+                ("\nleft alone: it only fails", "red") if model.get("breakers") else "",
+            ),
             *(_number(model.get(key), "d") for key in ("replicas", "slots", "running", "waiting")),
             _number(model.get("backlog"), "d"),
-            _number(model.get("kv_usage"), ".0%"),
+            _kv_or_rate(model),
             _number(model.get("e2e_s"), ".2f"),
             _number(tpot * 1000 if tpot is not None else None, ".1f"),
             _number(model.get("age_s"), ".2f"),
@@ -85,6 +89,14 @@ def pool_table(pool: dict[str, Any]) -> RenderableType:
     if any(model["simulated"] for model in pool["models"]):
         title += ", SIMULATED (fake engines)"
     return Group(Text(title, "bold"), table)
+
+
+def _kv_or_rate(model: dict[str, Any]) -> str:
+    """KV use; of an API model its requests of the last minute over the limit."""
+    rate = model.get("rate")
+    if rate is None:
+        return _number(model.get("kv_usage"), ".0%")
+    return f"{rate['recent']}/{rate['limit']} rpm"
 
 
 def _number(value: Any, form: str, unknown: str = "?") -> str:

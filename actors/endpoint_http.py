@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
+import time
 from collections.abc import AsyncIterator, Mapping
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,10 +25,11 @@ KEEP_ALIVE_S = 2.0
 """Below the 5 s after which uvicorn closes an idle connection, so that none closes under a call."""
 MAX_ERROR_BYTES = 65_536
 MAX_EVENT_BYTES = 16_000_000
-MAX_RETRY_AFTER_S = 60.0
+MAX_RETRY_AFTER_S = 3600.0
 
 _REQUESTS_FAULT = (400, 413, 422)
-_BUSY = (429, 503, 529)
+_LIMITED = 429
+_BUSY = (_LIMITED, 503, 529)
 
 NETWORK_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
@@ -80,7 +84,7 @@ def error_of(status: int, headers: Mapping[str, str], raw: bytes) -> Exception:
     if status in _REQUESTS_FAULT:
         return failure({**told, "message": message, "code": status})
     if status in _BUSY:
-        return EngineBusy(message, _retry_after_s(headers))
+        return EngineBusy(message, _retry_after_s(headers), limited=status == _LIMITED)
     return RuntimeError(message)
 
 
@@ -99,12 +103,19 @@ def _error_object(raw: bytes) -> dict[str, Any]:
     return {"message": str(message)[:1000] if message else None, "param": error.get("param")}
 
 
-def _retry_after_s(headers: Mapping[str, str]) -> float:
+def _retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds, or a date (RFC 9110); ``None`` for none, and for what is not in the future."""
+    text = headers.get("Retry-After", "").strip()
     try:
-        asked = float(headers.get("Retry-After", ""))
-    except ValueError:  # none, or a date
-        return 1.0
-    return min(asked, MAX_RETRY_AFTER_S) if asked > 0 else 1.0
+        asked_s = float(text)
+    except ValueError:
+        try:
+            asked_s = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, OverflowError):
+            return None
+    if not asked_s > 0:  # not a number, too
+        return None
+    return min(asked_s, MAX_RETRY_AFTER_S) if math.isfinite(asked_s) else MAX_RETRY_AFTER_S
 
 
 async def event_lines(content: aiohttp.StreamReader) -> AsyncIterator[str]:

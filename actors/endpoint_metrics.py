@@ -16,13 +16,13 @@ from collections.abc import Callable
 import aiohttp
 
 from actors.endpoint_http import NETWORK_ERRORS, same_origin
-from actors.reporting import EngineLoad, Latencies
+from actors.reporting import EngineLoad
 from runtime.exposition import EnginePage, PageHistory, read_page
 from runtime.model_config import EndpointConfig
+from runtime.window import Latencies
 
 logger = logging.getLogger(__name__)
 
-PROBE_S = 5.0
 DOWN_PROBE_S = 1.0
 KEPT_PERIODS = 2
 
@@ -178,7 +178,8 @@ class EndpointWatch:
         now = self._clock()
         if self.down or self._suspected.is_set():
             return now - self._probed_s >= DOWN_PROBE_S
-        return now - self._alive_s >= min(PROBE_S, self._endpoint.down_after_s / 2)
+        silent_s = min(self._endpoint.probe_period_s, self._endpoint.down_after_s / 2)
+        return now - self._alive_s >= silent_s
 
     async def _probe(self) -> None:
         self._probed_s = self._clock()

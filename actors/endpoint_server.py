@@ -30,6 +30,7 @@ from actors.request_body import request_body
 from actors.vllm_answer import EngineAnswer
 from runtime.config import ModelConfig
 from runtime.edf import engine_priority
+from runtime.window import latency_window
 
 STREAM_GAP_S = 0.05
 LAST_WORDS_S = 1.0
@@ -197,11 +198,12 @@ class EndpointServer:
         self, model: dict[str, Any], monitor_name: str, namespace: str, report_period_s: float
     ) -> None:
         config = ModelConfig.model_validate(model)
-        assert config.endpoint is not None
-        headers, http = auth_headers(config.endpoint), open_session()
+        endpoint = config.watched
+        assert endpoint is not None
+        headers, http = auth_headers(endpoint), open_session()
         self._client = EndpointClient(config, http, headers)
         self._watch = EndpointWatch(
-            config.endpoint, self._client.served, http, headers, lambda: self._reporter.num_active
+            endpoint, self._client.served, http, headers, lambda: self._reporter.num_active
         )
         self._reporter = ReplicaReporter(
             model=config.name,
@@ -211,6 +213,7 @@ class EndpointServer:
             load=self._watch.load,
             send=MonitorLink(monitor_name, namespace),
             elsewhere=self._watch.latencies,
+            window=latency_window(config.api),
         )
         self._watch.start()
         self._reporter.start()

@@ -10,17 +10,20 @@ from actors.protocol import EngineBusy, EngineRefused, EngineStalled
 from runtime.events import CallFailed, FailureKind
 from runtime.types import Call
 
+DEFAULT_RETRY_S = 1.0
 
-def call_failed(call: Call, error: Exception, streamed: bool) -> CallFailed:
-    """``streamed``: whether some of the call's text has left."""
+
+def call_failed(call: Call, error: Exception, streamed: bool, metered: bool = False) -> CallFailed:
+    """``streamed``: whether some of the call's text has left. ``metered``: whether its model is
+    an API model, which may be asked again within its rate."""
     if isinstance(error, EngineRefused):
         kind = FailureKind.CONTEXT if error.kind == "context" else FailureKind.REQUEST
         return CallFailed(call.call_id, kind, f"{call.model}: {error.message}")
     if isinstance(error, EngineBusy):
         message = f"{call.model}: {error.message}"
-        return CallFailed(
-            call.call_id, FailureKind.REFUSED, message, streamed, retry_after_s=error.retry_after_s
-        )
+        kind = FailureKind.LIMITED if error.limited and metered else FailureKind.REFUSED
+        after_s = DEFAULT_RETRY_S if error.retry_after_s is None else error.retry_after_s
+        return CallFailed(call.call_id, kind, message, streamed, retry_after_s=after_s)
     message = f"{call.model}: {_first_line(error)}"
     return CallFailed(call.call_id, _kind(error), message, streamed)
 

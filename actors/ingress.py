@@ -15,25 +15,32 @@ from starlette.exceptions import HTTPException
 
 from actors import embedding_api, wire
 from actors.api import OWN_MODEL, chat_query, check_size, native_query, parse_body, text_query
-from actors.bodies import ChatRequest, EmbeddingRequest, QueryRequest, TextRequest
+from actors.bodies import (
+    ChatRequest,
+    EmbeddingRequest,
+    FeedbackRequest,
+    QueryRequest,
+    TextRequest,
+)
 from actors.event_stream import EventStream, disconnected, with_keep_alive
+from actors.feedback import Feedback
 from actors.long_queries import LongQueries
 from actors.names import ActorNames, ActorRef
-from actors.pool_actors import ensure_actors
+from actors.pool_actors import ensure_actors, missing_actors
 from actors.prefer import preferences
 from actors.responses import failure, native, refusal
 from actors.runner import Delta, Progress, Started, StepStarted
 from actors.snapshot import pool_document
 from actors.submission import Drivers
 from actors.text_wire import TextChunkWriter, text_completion
-from actors.workflow_actor import WorkflowActor
+from actors.workflow_actor import MONITOR_SILENT_S, WorkflowActor
 from runtime.config import parse_config
-from runtime.errors import BodyTooLarge, InfraMindError, RequestError
-from runtime.policy import make_policy
+from runtime.errors import BodyTooLarge, InfraMindError, RequestError, UnknownModel
 from runtime.telemetry import PoolTelemetry
 from runtime.types import Answer, Query
 
 UNHEALTHY_AFTER_S = 30.0
+KEEP_ACTORS_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +59,14 @@ class Ingress:
         self._drivers = Drivers(self._config, own)
         self._monitor = ActorRef(names.monitor)
         self._long = LongQueries(self._config)
+        self._feedback = Feedback(self._config)
         self._snapshot: PoolTelemetry | None = None
         self._received_s = 0.0
         self._started = int(time.time())
-        self._task = asyncio.get_event_loop().create_task(self._follow_telemetry())
+        self._made_with = (engines, embed)
+        loop = asyncio.get_event_loop()
+        self._tasks = [loop.create_task(self._follow_telemetry())]
+        self._tasks.append(loop.create_task(self._keep_actors()))
 
     # --- endpoints ---------------------------------------------------------------------------
 
@@ -136,6 +147,12 @@ class Ingress:
         """Cancel a long query that runs, or remove one that has ended."""
         return await self._long.delete(request, query_id)
 
+    @api.post("/v1/queries/{query_id}/feedback")
+    async def feedback(self, request: Request, query_id: str) -> Response:
+        """What somebody says of an answer: it goes to the call log as the query's outcome."""
+        body = parse_body(await self._read(request), FeedbackRequest)
+        return await self._feedback.give(request, query_id, body)
+
     @api.get("/v1/queries/{query_id}/events")
     async def query_events(self, request: Request, query_id: str) -> Response:
         """What happens to a long query, as server-sent events."""
@@ -144,20 +161,31 @@ class Ingress:
     @api.get("/v1/models")
     async def models(self) -> Response:
         """The one that stands for all models, the pool's, and the one that embeds."""
-        names = [OWN_MODEL, *(model.name for model in self._config.models)]
-        names.append(embedding_api.model_name(self._config))
-        data = [
-            {"id": n, "object": "model", "created": self._started, "owned_by": OWN_MODEL}
-            for n in names
-        ]
+        data = [self._listed(name) for name in self._names]
         return JSONResponse({"object": "list", "data": data})
+
+    @api.get("/v1/models/{name:path}")
+    async def model(self, name: str) -> Response:
+        """One of them."""
+        if name not in self._names:
+            return refusal(UnknownModel(f"there is no model {name!r}"))
+        return JSONResponse(self._listed(name))
+
+    @property
+    def _names(self) -> list[str]:
+        pool = [model.name for model in self._config.models]
+        return [OWN_MODEL, *pool, embedding_api.model_name(self._config)]
+
+    def _listed(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self._started, "owned_by": OWN_MODEL}
 
     @api.get("/v1/pool")
     async def pool(self) -> Response:
         """The live snapshot."""
         age_s = time.monotonic() - self._received_s if self._snapshot else None
         document = pool_document(self._config, self._snapshot, age_s)
-        return JSONResponse({**document, "in_flight": self._drivers.own.in_flight})
+        own = self._drivers.own
+        return JSONResponse({**document, "in_flight": own.in_flight, "call_log": own.log_state})
 
     @api.get("/healthz")
     async def healthz(self) -> Response:
@@ -186,7 +214,7 @@ class Ingress:
         check_size(query, self._config)
         if query.policy is not None:
             try:
-                make_policy(self._config, query.policy)
+                self._drivers.own.check_policy(query.policy)
             except InfraMindError as error:
                 raise RequestError(error.message, "policy") from None
 
@@ -229,11 +257,26 @@ class Ingress:
             try:
                 version = self._snapshot.version if self._snapshot else -1
                 wait = self._monitor.get().wait.remote(version, 5.0, ingress=True)
-                self._snapshot = await wait
+                self._snapshot = await asyncio.wait_for(wait, MONITOR_SILENT_S)
                 self._received_s = time.monotonic()
-            except (RayError, ValueError):
+            except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()
             await asyncio.sleep(0.2)
+
+    async def _keep_actors(self) -> None:
+        """Make anew what is gone for good: the monitor ends all where no ingress asks for long,
+        such as one that was stopped meanwhile; and Ray gives up what fails while it starts."""
+        missed = False
+        while True:
+            await asyncio.sleep(KEEP_ACTORS_S)
+            try:
+                missing = await asyncio.to_thread(missing_actors, self._config)
+                if missing and missed:
+                    logger.warning("actors of this pool are gone; they are made anew")
+                    await asyncio.to_thread(ensure_actors, self._config, *self._made_with)
+                missed = missing
+            except Exception:
+                logger.exception("the actors of this pool could not be looked after")
 
 
 @api.exception_handler(HTTPException)

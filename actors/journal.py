@@ -50,15 +50,17 @@ class Journal:
     """One file; ``num_starts`` counts how often it was opened before.
 
     Without fsync: a process that is killed loses nothing, a machine that loses power may, and then
-    the cluster is gone as well. Methods raise ``sqlite3.Error``.
+    the cluster is gone as well. A path of ``None`` keeps it in memory. Methods raise
+    ``sqlite3.Error``.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         try:
-            self._db = _open(path)
+            self._db = _checked(path)
         except sqlite3.OperationalError:
             raise
         except sqlite3.DatabaseError:
+            assert path is not None
             logger.exception("%s cannot be read, long queries in it are lost", path)
             for suffix in ("", "-wal", "-shm"):
                 path.with_name(path.name + suffix).unlink(missing_ok=True)
@@ -130,11 +132,25 @@ def _entry(row: tuple) -> Entry:
     )
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _checked(path: Path | None) -> sqlite3.Connection:
+    """Raises ``DatabaseError`` also where only some pages cannot be read."""
+    db = _open(path)
+    try:
+        [(told,), *_] = db.execute("PRAGMA quick_check(1)").fetchall()
+        if told != "ok":
+            raise sqlite3.DatabaseError(told)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
     """Only this user may read it: it holds questions and answers."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
-    db = sqlite3.connect(path, timeout=5.0, isolation_level=None)
+    if path is not None:
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    db = sqlite3.connect(path or ":memory:", timeout=5.0, isolation_level=None)
     try:
         for setting in ("journal_mode=WAL", "synchronous=OFF", "secure_delete=ON"):
             db.execute(f"PRAGMA {setting}")

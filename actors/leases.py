@@ -3,7 +3,8 @@
 Events go to a model's scheduler in batches, one message per turn of the event loop; its mail comes
 by long poll, which is also the sign of life of this holder. A scheduler that does not answer for
 ``FAIL_OPEN_S`` is bypassed: the engine's own bound and its priority by deadline still hold, and
-every bypass is counted.
+every bypass is counted. That of an API model never is: only it knows what has been sent, so calls
+wait until it is back.
 """
 
 from __future__ import annotations
@@ -27,9 +28,20 @@ SILENT_S = 3.0
 class LeaseBook:
     """All leases of one holder (one driver of queries), over all models."""
 
-    def __init__(self, holder: str, names: ActorNames, models: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        holder: str,
+        names: ActorNames,
+        models: tuple[str, ...],
+        metered: frozenset[str] = frozenset(),
+    ) -> None:
+        """``metered`` are the API models among ``models``."""
         self.holder = holder
-        self._lines = {model: _Line(holder, ActorRef(names.scheduler(model))) for model in models}
+        self.metered = metered
+        self._lines = {
+            model: _Line(holder, ActorRef(names.scheduler(model)), model in metered)
+            for model in models
+        }
 
     @property
     def num_held(self) -> int:
@@ -56,6 +68,11 @@ class LeaseBook:
         """The call is over, or no longer wanted."""
         self._lines[model].release(call_id)
 
+    def limited(self, model: str, retry_after_s: float | None) -> None:
+        """The provider of a model refused a request for its rate; matters of API models only."""
+        if model in self.metered:
+            self._lines[model].limited(retry_after_s)
+
     def start(self) -> list[asyncio.Task[None]]:
         """Begin to read mail; needs a running event loop."""
         return [asyncio.create_task(line.run()) for line in self._lines.values()]
@@ -64,8 +81,8 @@ class LeaseBook:
 class _Line:
     """The connection to one model's scheduler."""
 
-    def __init__(self, holder: str, scheduler: ActorRef) -> None:
-        self.stock = LeaseStock(holder)
+    def __init__(self, holder: str, scheduler: ActorRef, metered: bool) -> None:
+        self.stock = LeaseStock(holder, metered)
         self.num_bypassed = 0
         self._holder = holder
         self._scheduler = scheduler
@@ -78,7 +95,7 @@ class _Line:
     async def acquire(self, request: Acquire) -> Verdict | None:
         if self.stock.start(request, time.monotonic()):
             return None
-        if self._failed_for(FAIL_OPEN_S):
+        if self._may_bypass():
             self._bypass(request.call_id)
             return None
         verdict = asyncio.get_running_loop().create_future()
@@ -91,6 +108,10 @@ class _Line:
 
     def release(self, call_id: str) -> None:
         self.stock.end(call_id, time.monotonic())
+        self._flush_soon()
+
+    def limited(self, retry_after_s: float | None) -> None:
+        self.stock.limited(retry_after_s)
         self._flush_soon()
 
     async def run(self) -> None:
@@ -127,15 +148,16 @@ class _Line:
         self._scheduler.forget()
         if self._failing_since is None:
             self._failing_since = time.monotonic()
-        if self._failed_for(FAIL_OPEN_S):
+        if self._may_bypass():
             for call_id in list(self._verdicts):
                 self._bypass(call_id)
                 self._resolve(call_id, None)
         await asyncio.sleep(RETRY_S)
 
-    def _failed_for(self, seconds: float) -> bool:
+    def _may_bypass(self) -> bool:
         since = self._failing_since
-        return since is not None and time.monotonic() - since > seconds
+        failing = since is not None and time.monotonic() - since > FAIL_OPEN_S
+        return failing and not self.stock.metered
 
     def _bypass(self, call_id: str) -> None:
         self.stock.run_without(call_id)

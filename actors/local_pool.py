@@ -25,6 +25,7 @@ from actors.models import resolve_source
 from actors.transport import use_fast_transport, use_own_proxy
 from runtime.config import AppConfig, parse_config
 from runtime.errors import ConfigError
+from runtime.run_program import check_sandbox
 
 READY_TIMEOUT_S = 60.0
 STEADY_S = 1.5
@@ -126,6 +127,7 @@ def running_pool(
         with _without_ray_chatter():
             with contextlib.suppress(Exception):
                 serve.shutdown()
+            _flush_log(file.config)
             ray.shutdown()
         shutil.rmtree(temp, ignore_errors=True)
 
@@ -149,6 +151,12 @@ def _deploy(file: ServeFile) -> None:
     serve.run(build(file.args), name=file.name, route_prefix=file.route_prefix, blocking=False)
 
 
+def _flush_log(config: AppConfig) -> None:
+    from actors.names import flush_log
+
+    flush_log(config)
+
+
 def _cpus(config: AppConfig) -> float:
     """Logical CPUs: the machine's, or what the replicas ask for if that is more."""
     asked = sum(m.num_cpus * m.replicas for m in config.models)
@@ -156,7 +164,9 @@ def _cpus(config: AppConfig) -> float:
 
 
 def _check_needs(config: AppConfig) -> None:
-    """Before Ray starts: keys, vLLM where a model wants it, weights that are to be prepared."""
+    """Before Ray starts: the sandbox, keys, vLLM, weights that are to be prepared; each only where
+    the config wants it."""
+    check_sandbox(config)
     for model in config.models:
         if model.endpoint is not None:
             auth_headers(model.endpoint)

@@ -115,22 +115,26 @@ class LongQueries:
         view: RecordView | None = await self._ask(
             lambda records: records.status.remote(
                 query_id, owner, max(0.0, end_s - time.monotonic())
-            )
+            ),
+            wait_s,
         )
         return _found(query_id, view)
 
     async def _batch(self, query_id: str, owner: str, after: int, wait_s: float) -> EventBatch:
         batch: EventBatch | None = await self._ask(
-            lambda records: records.events.remote(query_id, owner, after, wait_s)
+            lambda records: records.events.remote(query_id, owner, after, wait_s), wait_s
         )
         return _found(query_id, batch)
 
-    async def _ask(self, call: Callable[[Any], Any]) -> Any:
-        """Call the records actor; again for a while where it has died and is being restarted."""
+    async def _ask(self, call: Callable[[Any], Any], wait_s: float = 0.0) -> Any:
+        """Call the records actor, whose answer may take ``wait_s``; again for a while where it has
+        died and is being restarted."""
         end_s = time.monotonic() + AWAY_S
         while True:
             try:
-                return await call(self._records.get())
+                return await asyncio.wait_for(call(self._records.get()), AWAY_S + wait_s)
+            except TimeoutError:
+                raise Unavailable("long queries are not available at the moment") from None
             except RayTaskError:  # its own fault; some are also a ValueError
                 raise
             except (RayActorError, ValueError):

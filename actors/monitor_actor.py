@@ -19,6 +19,8 @@ from runtime.telemetry import (
 
 MIN_PUBLISH_S = 0.1
 ABANDONED_S = 30.0
+PAUSED_S = 2.0
+"""A longer turn of the loop means that this process itself did not run."""
 
 
 class MonitorActor:
@@ -59,26 +61,34 @@ class MonitorActor:
         timeout_s: float,
         ingress: bool = False,
         breakers: tuple[str, dict[str, str]] | None = None,
+        spent: tuple[str, float] | None = None,
     ) -> PoolTelemetry:
         """The newest snapshot: at once if newer than ``version``, else with the next one.
 
-        ``breakers``: who asks, and the states of its breakers.
+        ``breakers``: who asks, and the states of its breakers. ``spent``: who asks, and what its
+        calls cost within the last hour, in US dollars.
         """
         if ingress:
             self._last_ingress_s = time.monotonic()
         if breakers is not None:
             self._fusion.add_breakers(*breakers, time.monotonic())
+        if spent is not None:
+            self._fusion.add_spent(*spent, time.monotonic())
         if self._snapshot.version <= version:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._published.wait(), timeout_s)
         return self._snapshot
 
     async def _run(self) -> None:
+        now = time.monotonic()
         while True:
+            before_s = now
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._dirty.wait(), self._config.telemetry.report_period_s)
             self._dirty.clear()
             now = time.monotonic()
+            if now - before_s > PAUSED_S + self._config.telemetry.report_period_s:
+                self._last_ingress_s += now - before_s
             self._snapshot = self._fusion.snapshot(now)
             self._published.set()
             self._published = asyncio.Event()

@@ -70,12 +70,18 @@ class EngineRefused(Exception):
 
 
 class EngineBusy(Exception):
-    """The engine takes no more calls now; it may after ``retry_after_s``."""
+    """The engine takes no more calls now; it may after ``retry_after_s``, if it told.
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
-        super().__init__(message, retry_after_s)
+    ``limited``: the provider's limit on the rate of requests was reached.
+    """
+
+    def __init__(
+        self, message: str, retry_after_s: float | None = None, limited: bool = False
+    ) -> None:
+        super().__init__(message, retry_after_s, limited)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.limited = limited
 
 
 class EngineStalled(RuntimeError):

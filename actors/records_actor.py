@@ -68,7 +68,7 @@ class RecordsActor:
         name = ActorNames(self._config.digest).records
         own = WorkflowActor(name, config, engines, embed)
         self._drivers = Drivers(self._config, own)
-        self._journal = Journal(journal_path(self._config.digest))
+        self._journal = _journal(self._config.digest)
         first_number = 1 + self._journal.num_starts * NUMBERS_PER_START
         self._book = RecordBook(self._config.long_queries, first_number)
         self._submissions: dict[str, Submission | DirectSubmission] = {}
@@ -151,6 +151,7 @@ class RecordsActor:
     # --- running -----------------------------------------------------------------------------
 
     def _begin(self, query: Query, owner: str, spent_s: float) -> None:
+        query = dataclasses.replace(query, owner=owner)
         text = dump(query)
         arrival_s, query_id = time.monotonic() - spent_s, query.query_id
         dropped = self._book.accept(query_id, owner, arrival_s, query.budget_s, len(text))
@@ -237,7 +238,9 @@ class RecordsActor:
         self._drivers.withdraw_everywhere(run_id)
         if entry.restarts:
             error = NoModelAnswered("the records actor was lost twice")
-            self._end(query_id, failed(query, time.monotonic() - arrival_s, error))
+            answer = failed(query, time.monotonic() - arrival_s, error)
+            self._drivers.own.log_outcome(query, arrival_s, answer)
+            self._end(query_id, answer)
             return
         self._journal.restart(query_id)
         self._append(query_id, "restart", {})
@@ -273,6 +276,15 @@ class RecordsActor:
         event = self._news.setdefault(query_id, asyncio.Event())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(event.wait(), wait_s)
+
+
+def _journal(digest: str) -> Journal:
+    """On disk; in memory where that cannot be had, so that long queries are still served."""
+    try:
+        return Journal(journal_path(digest))
+    except (sqlite3.Error, OSError):
+        logger.exception("long queries are kept in memory only")
+        return Journal(None)
 
 
 def journal_path(digest: str) -> Path:

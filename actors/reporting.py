@@ -11,18 +11,16 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
 from actors.protocol import EngineChunk
 from runtime.telemetry import ReplicaReport
+from runtime.window import CallWindow, Latencies, LatencyWindow, finished_call
 
 logger = logging.getLogger(__name__)
 
-WINDOW_CALLS = 64
-WINDOW_S = 30.0
 MIN_GAP_S = 0.05
 SEND_TIMEOUT_S = 2.0
 
@@ -36,50 +34,6 @@ class EngineLoad:
     kv_usage: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Mean end-to-end, first-token and per-token seconds; ``None`` where nothing is known."""
-
-    e2e_s: float | None = None
-    ttft_s: float | None = None
-    tpot_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedCall:
-    """One call that ended with an answer, as the replica measured it."""
-
-    at_s: float
-    e2e_s: float
-    ttft_s: float | None
-    tpot_s: float | None
-
-
-class CallWindow:
-    """The last ``WINDOW_CALLS`` finished calls that are younger than ``WINDOW_S``."""
-
-    def __init__(self) -> None:
-        self._calls: deque[FinishedCall] = deque(maxlen=WINDOW_CALLS)
-
-    def add(self, call: FinishedCall) -> None:
-        self._calls.append(call)
-
-    def means(self, now: float) -> Latencies:
-        """The means over the calls in the window."""
-        while self._calls and now - self._calls[0].at_s > WINDOW_S:
-            self._calls.popleft()
-        return Latencies(
-            _mean(c.e2e_s for c in self._calls),
-            _mean(c.ttft_s for c in self._calls),
-            _mean(c.tpot_s for c in self._calls),
-        )
-
-
-def _mean(values: Any) -> float | None:
-    known = [v for v in values if v is not None]
-    return sum(known) / len(known) if known else None
-
-
 class ReplicaReporter:
     """Measures the calls of one replica and sends a report every ``period_s``.
 
@@ -90,6 +44,7 @@ class ReplicaReporter:
         send: delivers one report; may raise, hang or be slow.
         elsewhere: what is known from another source of how long calls take; it stands in for
             what the last calls did not show.
+        window: remembers the calls; ``CallWindow`` by default.
         clock: monotonic seconds.
     """
 
@@ -103,6 +58,7 @@ class ReplicaReporter:
         load: Callable[[], EngineLoad],
         send: Callable[[ReplicaReport], Awaitable[None]],
         elsewhere: Callable[[], Latencies] = Latencies,
+        window: LatencyWindow | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.replica = replica
@@ -114,7 +70,7 @@ class ReplicaReporter:
         self._send = send
         self._elsewhere = elsewhere
         self._clock = clock
-        self._window = CallWindow()
+        self._window = window or CallWindow()
         self._active: dict[object, str] = {}
         self._finished = 0
         self._changed = asyncio.Event()
@@ -190,12 +146,8 @@ class ReplicaReporter:
         )
 
     def _finish(self, started_s: float, last: EngineChunk) -> None:
-        now = self._clock()
-        e2e_s = now - started_s
-        tpot_s = None
-        if last.ttft_s is not None and (last.completion_tokens or 0) > 1:
-            tpot_s = max(0.0, e2e_s - last.ttft_s) / (last.completion_tokens - 1)
-        self._window.add(FinishedCall(now, e2e_s, last.ttft_s, tpot_s))
+        now, tokens = self._clock(), last.completion_tokens
+        self._window.add(finished_call(started_s, now, last.ttft_s, tokens))
         self._finished += 1
 
     async def _run(self) -> None:

@@ -7,35 +7,36 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from actors.failures import call_failed
 from actors.leases import LeaseBook
+from actors.log_sender import LogSender
+from actors.programs import ProgramRunner
 from actors.protocol import (
+    EngineBusy,
     EngineChunk,
     EngineRequest,
     ToolCallDelta,
     merged,
     whole_calls,
 )
+from runtime.attempt import denied, too_late
 from runtime.config import AppConfig
 from runtime.decide import Decider
-from runtime.errors import InfraMindError
+from runtime.errors import InfraMindError, QueryCancelled
 from runtime.events import (
     Acquire,
     AskPlan,
     AskRoute,
     CallDone,
-    CallDropped,
     CallFailed,
     CancelCall,
     Cancelled,
     DeadlinePassed,
-    Drop,
     FailureKind,
     Finish,
-    Refuse,
     RunCall,
     TelemetryChanged,
     WorkflowCommand,
@@ -90,7 +91,7 @@ Progress = Started | StepStarted | Delta | Answer
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What all queries of one workflow actor share."""
+    """What all queries of one driver share."""
 
     config: AppConfig
     decider: Callable[[str | None], Decider]
@@ -99,6 +100,8 @@ class Services:
     load: LocalLoad
     watch: CallWatch
     engines: dict[str, Any]
+    programs: ProgramRunner
+    log: LogSender | None = None
 
 
 class QueryRunner:
@@ -125,6 +128,8 @@ class QueryRunner:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._streamed: dict[int, list[str]] = {}  # what has left, by choice
         self._embedding: Sequence[float] | None = None
+        log = services.log
+        self._record = None if log is None else log.record(query, arrival_s)
 
     def cancel(self) -> None:
         """The client went away."""
@@ -155,6 +160,14 @@ class QueryRunner:
             timer.cancel()
             for task in list(self._tasks.values()):
                 task.cancel()
+            self._given_up()
+
+    def _given_up(self) -> None:
+        """Where there is no outcome yet, nobody waits for one any more; the log is told."""
+        if self._state.answer is None:
+            self._state.fail(QueryCancelled("the query was given up"), time.monotonic())
+            assert self._state.answer is not None
+            self._log(self._state.answer)
 
     def _deadline_passed(self) -> None:
         first = self._streamed[min(self._streamed)] if self._streamed else []
@@ -171,7 +184,9 @@ class QueryRunner:
             return advance(now)
         except InfraMindError as error:
             return self._state.fail(error, now)
-        except Exception as error:  # a policy is a plug-in: its fault ends its query, not the actor
+        # A policy is a plug-in: its fault ends its query, not the actor. Nothing is awaited here,
+        # so a `CancelledError` is its own, too.
+        except (Exception, asyncio.CancelledError) as error:
             logger.exception("query %s: the policy failed", self.query.query_id)
             return self._state.fail(InfraMindError(f"the policy failed: {error!r}"), now)
 
@@ -193,6 +208,7 @@ class QueryRunner:
                 if task := self._tasks.pop(call_id, None):
                     task.cancel()
             case Finish(answer=answer):
+                self._log(answer)
                 self._emit(answer)
                 if not self._outcome.done():
                     self._outcome.set_result(answer)
@@ -231,8 +247,11 @@ class QueryRunner:
     # --- calls -------------------------------------------------------------------------------
 
     def _start(self, call: Call) -> None:
-        self._services.load.sent(call.call_id, call.model, time.monotonic())
+        now, load = time.monotonic(), self._services.load
         step = self._state.steps[call.step_id].step
+        if self._record is not None:
+            self._record.asked(call, step, self._state.num_shown(step), load.view(now), now)
+        load.sent(call.call_id, call.model, now)
         if step.kind is StepKind.DIRECT:
             self._emit(Started(Topology.IO))
         depth = "as sent" if step.kind is StepKind.DIRECT else call.strategy
@@ -243,13 +262,35 @@ class QueryRunner:
 
     def _ended(self, call: Call, event: WorkflowEvent | None = None) -> None:
         """The call no longer counts as load; saying it twice is harmless."""
-        self._services.load.ended(call.call_id, call.model, time.monotonic(), event)
+        now = time.monotonic()
+        self._services.load.ended(call.call_id, call.model, now, event)
+        if event is not None:
+            self._services.load.paid(call, event, now)
+        if self._record is not None:
+            self._record.ended(call.call_id, event, now)
+
+    def _log(self, answer: Answer) -> None:
+        """The query has its outcome: its rows go to the log."""
+        if self._record is not None and self._services.log is not None:
+            entry = self._record.finished(answer, time.monotonic(), self._embedding)
+            self._services.log.add(entry)
 
     async def _run_call(self, call: Call) -> None:
         event = await self._attempt(call)
         self._ended(call, event)
+        if isinstance(event, CallDone):
+            event = await self._with_run(event)
         self._tasks.pop(call.call_id, None)
         self._take(event)
+
+    async def _with_run(self, done: CallDone) -> CallDone:
+        """The same with what came of the program in the answer; its slot is free meanwhile."""
+        call_id, result = done.call_id, done.result
+        program = self._state.program(call_id, result.text, time.monotonic())
+        if program is None:
+            return done
+        run = await self._services.programs.run(program)
+        return CallDone(call_id, replace(result, run=run))
 
     async def _attempt(self, call: Call) -> WorkflowEvent:
         """Lease, call, release; what went wrong becomes an event."""
@@ -265,24 +306,16 @@ class QueryRunner:
         leases = self._services.leases
         try:
             verdict = await leases.acquire(call.model, request)
-            if isinstance(verdict, Drop):
-                return CallDropped(call.call_id)
-            if isinstance(verdict, Refuse):
-                return CallFailed(
-                    call.call_id,
-                    FailureKind.REFUSED,
-                    f"the backlog of {call.model} is full",
-                    retry_after_s=verdict.retry_after_s,
-                )
-            if not self._services.load.admits(call.call_id, call.model):
-                message = f"{call.model} is left alone since it only fails"
-                return CallFailed(call.call_id, FailureKind.OPEN, message)
+            if (event := denied(call, verdict)) is not None:
+                return event
             granted = time.monotonic()
+            admitted = self._services.load.admits(call.call_id, call.model)
             max_tokens = self._state.max_tokens_at(call.call_id, granted)
-            if max_tokens < 1:
-                message = f"the time left allows no token on {call.model}"
-                return CallFailed(call.call_id, FailureKind.TIME, message)
+            if (event := too_late(call, admitted, max_tokens)) is not None:
+                return event
             self._services.watch.began(call.call_id, call.model)
+            if self._record is not None:
+                self._record.granted(call.call_id, max_tokens, granted)
             result = await self._generate(call, max_tokens, started, granted)
             return CallDone(call.call_id, result)
         except asyncio.CancelledError:
@@ -290,7 +323,10 @@ class QueryRunner:
                 return self._lost(call, "the replica gave up the call")
             raise
         except Exception as error:
-            return call_failed(call, error, self._has_left(call))
+            # Before the lease goes back, so that nobody is granted its place meanwhile.
+            if isinstance(error, EngineBusy) and error.limited:
+                leases.limited(call.model, error.retry_after_s)
+            return call_failed(call, error, self._has_left(call), call.model in leases.metered)
         finally:
             self._services.watch.ended(call.call_id)
             leases.release(call.model, call.call_id)

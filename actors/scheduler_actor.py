@@ -30,6 +30,7 @@ from runtime.events import (
     Register,
     Tick,
 )
+from runtime.ratelimit import RateWindow
 from runtime.telemetry import ModelLoad
 
 POLL_S = 1.0
@@ -90,6 +91,7 @@ class SchedulerActor:
             max_backlog=self._config.limits.max_backlog_per_model,
             now=time.monotonic(),
             recovering=ray.get_runtime_context().was_current_actor_reconstructed,
+            window=RateWindow(settings.api.rpm_limit) if settings.api else None,
         )
         self._boxes: dict[str, _Mailbox] = {}
         self._monitor = ActorRef(ActorNames(self._config.digest).monitor)

@@ -19,6 +19,7 @@ def pool_document(
         "policy": config.policy.name,
         "order": config.order,
         "quality_prior": config.quality.status,
+        "code_execution": config.code_execution,
         "models": [_model(config, model.name, snapshot) for model in config.models],
     }
 
@@ -30,6 +31,8 @@ def _model(config: AppConfig, name: str, snapshot: PoolTelemetry | None) -> dict
         figures = dataclasses.asdict(snapshot.models[name])
         figures.pop("engine_calls")
         figures.pop("model")
+        rate = snapshot.models[name].rate
+        figures["congestion"] = rate.congestion if rate else None
     return {
         "name": name,
         "backend": model.backend,

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from ray.exceptions import RayActorError, RayError
 
@@ -19,12 +20,14 @@ from actors.names import ActorNames, ActorRef
 from actors.runner import Progress
 from actors.workflow_actor import WorkflowActor
 from runtime.config import AppConfig
-from runtime.errors import InfraMindError, NoModelAnswered, QueryCancelled
+from runtime.errors import DeadlineExceeded, InfraMindError, NoModelAnswered, QueryCancelled
 from runtime.outcome import Progress as Facts
 from runtime.outcome import build_answer
-from runtime.types import Answer, Query
+from runtime.types import Answer, DeadlineKind, Query
 
 RESTART_POLL_S = 0.2
+GRACE_S = 5.0
+"""Beyond a hard deadline, for the outcome to come from an actor that runs."""
 
 
 class Drivers:
@@ -40,9 +43,8 @@ class Drivers:
         """``query``, ready to be handed over; the workflow actors take turns."""
         if query.direct_model is not None or not self._workflows:
             return DirectSubmission(self.own, query, arrival_s)
-        return Submission(
-            self._workflows[next(self._turn) % len(self._workflows)], query, arrival_s
-        )
+        workflow = self._workflows[next(self._turn) % len(self._workflows)]
+        return Submission(workflow, query, arrival_s, self.own.log_outcome)
 
     def withdraw_everywhere(self, query_id: str) -> None:
         """End a query that somebody else handed to a workflow actor, whichever it was."""
@@ -56,8 +58,15 @@ class Submission:
     Use either ``answer`` or ``items``, once. Both end with an ``Answer``, whatever happens.
     """
 
-    def __init__(self, workflow: ActorRef, query: Query, arrival_s: float) -> None:
+    def __init__(
+        self,
+        workflow: ActorRef,
+        query: Query,
+        arrival_s: float,
+        log: Callable[[Query, float, Answer], None],
+    ) -> None:
         self.query = query
+        self._log = log
         self._workflow = workflow
         self._arrival_s = arrival_s
         self._withdrawn = False
@@ -67,8 +76,11 @@ class Submission:
         for last in (False, True):
             try:
                 method = self._workflow.get().run
-                answer: Answer = await method.remote(self.query, self._spent_s())
+                sent = method.remote(self.query, self._spent_s())
+                answer: Answer = await asyncio.wait_for(sent, self._patience_s())
                 return answer
+            except TimeoutError:
+                return self._silent()
             except (RayActorError, ValueError) as error:
                 if last or not await self._back():
                     return self._lost(error)
@@ -80,12 +92,15 @@ class Submission:
         for last in (False, True):
             try:
                 method = self._workflow.get().stream.options(num_returns="streaming")
-                async for ref in method.remote(self.query, self._spent_s()):
-                    item = await ref
+                refs = aiter(method.remote(self.query, self._spent_s()))
+                while (item := await self._next(refs)) is not None:
                     silent = False
                     if self._withdrawn and not isinstance(item, Answer):
                         self.withdraw()  # the first time may have come before the query itself
                     yield item
+                return
+            except TimeoutError:
+                yield self._silent()
                 return
             except (RayError, ValueError) as error:
                 if last or not silent or not await self._back():
@@ -96,6 +111,26 @@ class Submission:
         """End it, and everything it started, wherever it is; saying it twice is harmless."""
         self._withdrawn = True
         withdraw(self._workflow, self.query.query_id)
+
+    async def _next(self, refs: AsyncIterator[Any]) -> Progress | None:
+        """The next item, ``None`` at the end."""
+        try:
+            async with asyncio.timeout(self._patience_s()):
+                item: Progress = await (await anext(refs))
+                return item
+        except StopAsyncIteration:
+            return None
+
+    def _patience_s(self) -> float | None:
+        """How long an actor that says nothing is waited for; a soft deadline ends nothing."""
+        if self.query.deadline_kind is DeadlineKind.SOFT:
+            return None
+        return max(0.0, self.query.budget_s - self._spent_s()) + GRACE_S
+
+    def _silent(self) -> Answer:
+        self.withdraw()
+        error = DeadlineExceeded("the workflow actor does not answer")
+        return failed(self.query, self._spent_s(), error)
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._arrival_s
@@ -118,7 +153,9 @@ class Submission:
             error = QueryCancelled("the query was withdrawn")
         else:
             error = NoModelAnswered(f"the workflow actor was lost: {type(cause).__name__}")
-        return failed(self.query, self._spent_s(), error)
+        answer = failed(self.query, self._spent_s(), error)
+        self._log(self.query, self._arrival_s, answer)  # whoever ran it no longer can
+        return answer
 
 
 class DirectSubmission:

@@ -6,7 +6,9 @@ process that starts Ray (on a cluster, of ``ray start`` on each node, see ``clus
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import socket
 from pathlib import Path
 
@@ -15,6 +17,8 @@ SETTINGS = {
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
     # How long an ingress that is going away still answers whoever has not heard of it.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
+    # After a change of routes a HAProxy that is left over still serves its connections so long.
+    "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "3600",
 }
 """Of a pool on one machine. HAProxy takes the place of Serve's own proxy, which is in Python."""
 
@@ -28,21 +32,32 @@ def use_fast_transport() -> None:
 def use_own_proxy(folder: Path) -> None:
     """Give the Ray that starts next a HAProxy of its own: its files, sockets and ports.
 
-    By default all pools of a machine would share them. The two ports show statistics.
+    By default all pools of a machine would share them. Two ports show statistics, and two are of
+    Serve's own proxy, to which HAProxy turns while no ingress is there.
     """
+    for kind in ("HTTP", "GRPC"):
+        os.environ[f"RAY_SERVE_FALLBACK_PROXY_{kind}_PORT"] = str(free_port())
     files = {
         "CONFIG_FILE_LOC": folder / "haproxy.cfg",
         "SOCKET_PATH": folder / "haproxy.sock",
         "SERVER_STATE_BASE": folder,
         "SERVER_STATE_FILE": folder / "haproxy-state",
-        "STATS_PORT": _free_port(),
-        "METRICS_PORT": _free_port(),
+        "STATS_PORT": free_port(),
+        "METRICS_PORT": free_port(),
     }
     for name, value in files.items():
         os.environ[f"RAY_SERVE_HAPROXY_{name}"] = str(value)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PORTS = range(20_000, 30_000)
+"""Below those that systems give to outgoing connections, which could take one before it is used,
+and between those of Ray's workers and of Serve's replicas."""
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -74,8 +74,8 @@ class EngineAnswer:
         end = EngineChunk(
             text="",
             finish_reason=self._finish_reason,
-            prompt_tokens=self._usage.get("prompt_tokens"),
-            completion_tokens=self._usage.get("completion_tokens"),
+            prompt_tokens=_count(self._usage.get("prompt_tokens")),
+            completion_tokens=_count(self._usage.get("completion_tokens")),
             ttft_s=self._ttft_s,
         )
         return merged([*self._pending, end])
@@ -104,13 +104,24 @@ def _piece(choice: dict[str, Any]) -> EngineChunk:
     logprobs = choice.get("logprobs")
     if "text" in choice:
         told = None if logprobs is None else tuple(_of_text(logprobs))
-        return EngineChunk(choice["text"] or "", logprobs=told)
+        return EngineChunk(_text(choice["text"]), logprobs=told)
     delta = choice["delta"]
     return EngineChunk(
-        delta.get("content") or "",
+        _text(delta.get("content")),
         tool_calls=tuple(_tool_call(call) for call in delta.get("tool_calls") or ()),
         logprobs=None if logprobs is None else tuple(_of_chat(logprobs)),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | None):
+        raise TypeError(f"a text is {value!r:.60}")
+    return value or ""
+
+
+def _count(value: Any) -> int | None:
+    """A number of tokens; what is none is unknown."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
 
 
 def _tool_call(call: dict[str, Any]) -> ToolCallDelta:

@@ -21,6 +21,7 @@ HTTP_STATUS = {
     "query_not_found": 404,
     "body_too_large": 413,
     "overloaded": 429,
+    "money_exhausted": 402,
     "cancelled": 499,
     "no_model_answered": 502,
     "unavailable": 503,
@@ -95,7 +96,14 @@ def answer_headers(answer: Answer) -> dict[str, str]:
         headers["x-inframind-topology"] = answer.topology
     if answer.simulated:
         headers["x-inframind-simulated"] = "true"
+    if answer.usage.cost_usd is not None:
+        headers["x-inframind-cost-usd"] = plain_number(answer.usage.cost_usd)
     return headers
+
+
+def plain_number(value: float) -> str:
+    """``value`` without an exponent."""
+    return f"{value:.12f}".rstrip("0").rstrip(".")
 
 
 def summary(answer: Answer) -> dict[str, Any]:
@@ -107,6 +115,7 @@ def summary(answer: Answer) -> dict[str, Any]:
         "models": list(answer.models),
         "budget_left_ms": round(answer.budget_left_s * 1000),
         "simulated": answer.simulated,
+        **({} if answer.usage.cost_usd is None else {"cost_usd": answer.usage.cost_usd}),
     }
 
 

@@ -27,7 +27,8 @@ import typer
 import yaml
 
 from actors.local_pool import ServeFile, running_pool
-from benchmarks.inputs import free_port, question
+from actors.transport import free_port
+from benchmarks.inputs import question
 from benchmarks.instant_server import MODEL
 from runtime.config import parse_config
 

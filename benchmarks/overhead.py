@@ -26,7 +26,8 @@ from typing import Any
 import aiohttp
 
 from actors.local_pool import ServeFile, running_pool
-from benchmarks.inputs import free_port, question
+from actors.transport import free_port
+from benchmarks.inputs import question
 from runtime.config import parse_config
 
 Items = dict[str, float]

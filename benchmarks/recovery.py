@@ -20,7 +20,7 @@ import httpx
 
 from actors.local_pool import ServeFile, running_pool
 from actors.names import NAMESPACE, ActorNames
-from benchmarks.inputs import free_port
+from actors.transport import free_port
 from runtime.config import AppConfig, parse_config
 
 APP = "recovery"

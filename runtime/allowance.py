@@ -48,5 +48,16 @@ def stall_s(
     most_s = limits.stall_s
     if left_s is not None:
         most_s = min(most_s, share_s(left_s, steps_after, call.service_s or 0.0) / 2)
-    prefill_s = call.prompt_tokens / speed.prefill_tokens_per_s
+    prefill_s = speed.start_s + call.prompt_tokens / speed.prefill_tokens_per_s
     return max(LEAST_STALL_S, PREFILLS * prefill_s, most_s)
+
+
+def program_s(call: Call, left_s: float | None, steps_after: int, limits: LimitsConfig) -> float:
+    """Seconds that running the program in the call's answer may take, with all its waiting.
+
+    Half of the step's share of a hard budget, so that an answer that is there is never late for
+    its check; at most ``limits.program_s``.
+    """
+    if left_s is None:
+        return limits.program_s
+    return min(limits.program_s, share_s(left_s, steps_after, call.service_s or 0.0) / 2)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runtime.types import Answer, Call, CallResult, Decision, Plan, Speed
+from runtime.types import Answer, Broke, Call, CallResult, Decision, Plan, Speed
 
 # --- one query -------------------------------------------------------------------------------
 
@@ -24,10 +24,11 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """The executor decided on one step; ``speed`` is what is known of the chosen model."""
+    """The executor decided on one step; ``speed`` is what is known of the chosen model. It was not
+    asked where there is no money for any (``Broke``)."""
 
     step_id: int
-    decision: Decision
+    decision: Decision | Broke
     speed: Speed | None = None
 
 
@@ -44,6 +45,7 @@ class FailureKind(StrEnum):
     LOST = "lost"  # the replica died or fell silent
     HUNG = "hung"  # the engine gave no token for too long
     REFUSED = "refused"  # the backlog was full
+    LIMITED = "limited"  # the provider refused it for its rate; the model may be asked again
     CONTEXT = "context"  # the engine found the prompt longer than its context
     REQUEST = "request"  # the engine found the request itself at fault; no retry helps
     OPEN = "open"  # the model's breaker opened while the call waited for its turn
@@ -194,15 +196,25 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Sent:
+    """A request that a holder sent ``age_s`` ago, on ``lease``."""
+
+    lease: LeaseId
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Register:
     """A holder tells which calls it runs, on which leases.
 
     A lease is kept from call to call, so this is how the scheduler learns what runs on it. A call
-    whose lease is of another incarnation, or was taken away, gets a new ``Grant``.
+    whose lease is of another incarnation, or was taken away, gets a new ``Grant``. ``sent`` is what
+    it remembers of the last minute, told where a new incarnation may not know it.
     """
 
     holder: str
     held: tuple[Held, ...]
+    sent: tuple[Sent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +240,28 @@ class CapacityChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """The provider of an API model refused a request for its rate, and wants none for
+    ``retry_after_s``; ``None``: it did not say for how long."""
+
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; drop what can no longer be served."""
 
 
 DispatchEvent = (
-    Acquire | Release | Cancel | Register | HolderLost | EngineCalls | CapacityChanged | Tick
+    Acquire
+    | Release
+    | Cancel
+    | Register
+    | HolderLost
+    | EngineCalls
+    | CapacityChanged
+    | Limited
+    | Tick
 )
 
 

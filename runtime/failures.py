@@ -14,7 +14,9 @@ from runtime.errors import (
 )
 from runtime.events import CallFailed, FailureKind
 
-SAME_MODEL_AGAIN = frozenset({FailureKind.LOST, FailureKind.HUNG, FailureKind.OPEN})
+SAME_MODEL_AGAIN = frozenset(
+    {FailureKind.LOST, FailureKind.HUNG, FailureKind.OPEN, FailureKind.LIMITED}
+)
 """These say nothing of the call itself: the same model may be asked again when it is back."""
 
 
@@ -25,7 +27,7 @@ def error_of(failed: CallFailed) -> InfraMindError:
             return RequestError(failed.message)
         case FailureKind.CONTEXT:
             return ContextExceeded(failed.message, "messages")
-        case FailureKind.REFUSED:
+        case FailureKind.REFUSED | FailureKind.LIMITED:
             return Overloaded(failed.message, failed.retry_after_s)
         case FailureKind.TIME:
             return DeadlineExceeded(failed.message)

@@ -3,6 +3,7 @@
 A lease that comes back from a call is kept for the holder's next call as long as nobody waits for
 the model, so that without contention a call starts with no message at all. As soon as the
 scheduler says that calls wait there, leases go back to it, and it alone orders those who wait.
+Of an API model none is kept: each of its requests is counted, by one grant each.
 Pure: the caller sends ``outbox`` to the scheduler and passes its ``Mail`` in; ``now`` is the
 holder's monotonic clock.
 """
@@ -20,12 +21,15 @@ from runtime.events import (
     Held,
     HolderLost,
     LeaseId,
+    Limited,
     Lost,
     Mail,
     Refuse,
     Register,
     Release,
+    Sent,
 )
+from runtime.ratelimit import WINDOW_S
 
 KEEP_IDLE_S = 1.0
 """How long a lease is kept for a next call that does not come."""
@@ -34,17 +38,23 @@ Verdict = Grant | Drop | Refuse
 
 
 class LeaseStock:
-    """What one holder runs, keeps and waits for at one model."""
+    """What one holder runs, keeps and waits for at one model.
 
-    def __init__(self, holder: str) -> None:
+    With ``metered`` (an API model) it remembers what it sent within the last minute, so that a new
+    scheduler can be told.
+    """
+
+    def __init__(self, holder: str, metered: bool = False) -> None:
         self._holder = holder
+        self.metered = metered
         self.outbox: list[DispatchEvent] = []
         self.num_kept = 0
         self._idle: list[tuple[LeaseId, float]] = []
         self._running: dict[str, LeaseId | None] = {}
         self._waiting: dict[str, tuple[Acquire, float]] = {}
         self._box: int | None = None
-        self._contended = False
+        self._contended = metered
+        self._sent: dict[LeaseId, float] = {}
 
     @property
     def num_running(self) -> int:
@@ -92,9 +102,13 @@ class LeaseStock:
         elif self._waiting.pop(call_id, None) is not None:
             self.outbox.append(Cancel(call_id))
 
+    def limited(self, retry_after_s: float | None) -> None:
+        """The model's provider refused a request for its rate."""
+        self.outbox.append(Limited(retry_after_s))
+
     def receive(self, mail: Mail, now: float) -> list[Verdict]:
         """Take the scheduler's mail; returns the verdicts on calls that waited."""
-        verdicts = [v for v in map(self._take, mail.commands) if v is not None]
+        verdicts = [v for c in mail.commands if (v := self._take(c, now)) is not None]
         if mail.box != self._box:
             if self._box is not None:
                 self.start_over(now)
@@ -107,7 +121,9 @@ class LeaseStock:
     def start_over(self, now: float) -> None:
         """The scheduler may not know what it was told: say all of it anew."""
         self._idle.clear()
-        self.outbox = [HolderLost(self._holder), Register(self._holder, self.held)]
+        self._forget_sent(now)
+        sent = tuple(Sent(lease, now - at_s) for lease, at_s in self._sent.items())
+        self.outbox = [HolderLost(self._holder), Register(self._holder, self.held, sent)]
         for request, asked_s in self._waiting.values():
             left_s = request.remaining_s - (now - asked_s)
             self.outbox.append(replace(request, remaining_s=left_s))
@@ -116,12 +132,19 @@ class LeaseStock:
         """Give back what has been kept idle for too long."""
         old = sum(now - since >= KEEP_IDLE_S for _, since in self._idle)
         self._give_back(old)
+        self._forget_sent(now)
 
-    def _take(self, command: Grant | Drop | Refuse | Lost) -> Verdict | None:
+    def _forget_sent(self, now: float) -> None:
+        while self._sent and now - next(iter(self._sent.values())) >= WINDOW_S:
+            del self._sent[next(iter(self._sent))]
+
+    def _take(self, command: Grant | Drop | Refuse | Lost, now: float) -> Verdict | None:
         if isinstance(command, Lost):
             return None  # its mail comes from a new box, too
         waited = self._waiting.pop(command.call_id, None) is not None
         if isinstance(command, Grant):
+            if self.metered:
+                self._sent.setdefault(command.lease, now)
             if waited or command.call_id in self._running:
                 self._running[command.call_id] = command.lease
             else:  # the call ended meanwhile

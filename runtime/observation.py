@@ -1,10 +1,11 @@
 """The paper's state vectors (equation 1 and section 4.1), bounded.
 
-Per model: queue ``log1p(in_system / slots)`` clipped at ``MAX_LOG_QUEUE``; end-to-end latency over
-the remaining budget, clipped at 4; KV use 0..1; age over ``gone_after_s``, clipped at 1; mask.
-The budget is ``log1p(remaining_s) / log1p(300)``, 0..1.2. A KV figure that is missing is 0 with
-an age of 1, so that "unknown" and "a fresh zero" differ; a latency that is missing is the one
-predicted from the config's speed. Nothing is ever NaN or infinite.
+Per model: queue ``log1p(in_system / slots)`` clipped at ``MAX_LOG_QUEUE``, where the congestion of
+an API model stands in if it is higher (section 5.4); end-to-end latency over the remaining budget,
+clipped at 4; KV use 0..1; age over ``gone_after_s``, clipped at 1; mask. The budget is
+``log1p(remaining_s) / log1p(300)``, 0..1.2. A KV figure that is missing is 0 with an age of 1, so
+that "unknown" and "a fresh zero" differ; a latency that is missing is the one predicted from the
+config's speed. Nothing is ever NaN or infinite.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from random import Random
 from typing import Any, Protocol, runtime_checkable
 
@@ -23,7 +24,8 @@ class PlanView:
     """What the planner sees, once per query (paper section 4.1).
 
     ``embedding`` is the question's, 384 floats, or ``None`` where there is none.
-    ``prompt_tokens`` estimates what every call must read at least.
+    ``prompt_tokens`` estimates what every call must read at least. ``money_left_usd`` is what the
+    query may still spend, and the pool within its hour; ``None`` for any amount.
     """
 
     query: Query
@@ -34,19 +36,28 @@ class PlanView:
     prompt_tokens: int
     embedding: Sequence[float] | None
     rng: Random
+    money_left_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How the canonical answers so far agree; ``leading`` is the size of the largest class."""
+    """How the canonical answers so far agree; ``leading`` is the size of the largest class.
+
+    Programs that fail the same of the question's tests agree as well; ``failing`` says that there
+    is one that fails some.
+    """
 
     num_answers: int = 0
     num_canonical: int = 0
     leading: int = 0
+    failing: bool = False
 
     @property
     def unanimous(self) -> bool:
-        return self.num_canonical >= 2 and self.leading == self.num_answers
+        """Whether more answers would hardly change the result: at least two, all the same, and
+        none that is known to be wrong."""
+        same = self.num_canonical >= 2 and self.leading == self.num_answers
+        return same and not self.failing
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +65,11 @@ class StepView:
     """What the executor sees, once per step (paper section 4.2).
 
     ``candidates`` are the models that can take the step, in the config's order, never empty:
-    their context fits, they are available, and they have not failed this step already.
+    their context fits, they are available, the money left pays for a short answer, and they have
+    not failed this step already.
     ``steps_after`` is the length of the critical path that must follow. ``used`` are the models
-    already chosen for other steps of the query, by step id.
+    already chosen for other steps of the query, by step id. ``money_left_usd`` is what may still be
+    spent with every call on its way as dear as it can be; ``None`` for any amount.
     """
 
     query: Query
@@ -72,6 +85,7 @@ class StepView:
     used: Mapping[int, str]
     embedding: Sequence[float] | None
     rng: Random
+    money_left_usd: float | None = None
 
 
 @runtime_checkable
@@ -123,7 +137,12 @@ def make_policy(config: AppConfig, name: str | None = None) -> Policy:
 
 
 def _from_entry_point(name: str) -> PolicyFactory | None:
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        factory: PolicyFactory = point.load()
-        return factory
-    return None
+    point = _entry_points().get(name)
+    factory: PolicyFactory | None = point.load() if point else None
+    return factory
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """Read once: that takes tens of milliseconds."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runtime.allowance import limit_s, max_tokens, stall_s
+from runtime.allowance import limit_s, max_tokens, program_s, stall_s
 from runtime.answers import canonical
 from runtime.calls import build_call
 from runtime.config import AppConfig
@@ -13,6 +13,7 @@ from runtime.errors import (
     InfraMindError,
     LimitExceeded,
     ModelUnavailable,
+    MoneyExhausted,
     PlanError,
     QueryCancelled,
 )
@@ -36,14 +37,18 @@ from runtime.events import (
 )
 from runtime.failures import SAME_MODEL_AGAIN, error_of
 from runtime.formats import canonical_json
+from runtime.money import Purse, call_cost_pusd, tariff
 from runtime.outcome import Progress, StepState, build_answer
 from runtime.policy import Agreement
+from runtime.programs import Program, program_of
 from runtime.prompts import PromptParts, build
 from runtime.roles import role
 from runtime.topology import TOPOLOGIES, build_steps, path_lengths
 from runtime.types import (
     Answer,
+    Broke,
     Call,
+    CallResult,
     DeadlineKind,
     Plan,
     Query,
@@ -57,7 +62,7 @@ from runtime.types import (
     Topology,
     Wait,
 )
-from runtime.votes import agreement_of, best_of, last_answers
+from runtime.votes import agreement_of, behaviour, best_of, last_answers
 
 
 class WorkflowState:
@@ -82,6 +87,7 @@ class WorkflowState:
         self._calls: dict[str, int] = {}
         self._num_calls = 0
         self._tokens = 0
+        self.purse = Purse(query.budget_usd)
         self._error: InfraMindError | None = None
 
     # --- what the shell and the policies may ask ---------------------------------------------
@@ -122,7 +128,13 @@ class WorkflowState:
             if self.steps[i].status == "ok"
         ]
         wanted = self.query.sampling.response_format if self._may_be_answer(step) else None
-        return build(self.query, self.plan, step, inputs, strategy, wanted)
+        runs = {s.step.step_id: s.run for s in self.steps if s.run is not None}
+        told = runs if self._config.runs_code else None
+        return build(self.query, self.plan, step, inputs, strategy, wanted, told)
+
+    def num_shown(self, step: Step) -> int:
+        """How many earlier answers the step's prompt holds."""
+        return sum(self.steps[i].status == "ok" for i in step.depends_on)
 
     def max_tokens_at(self, call_id: str, now: float) -> int:
         """The call's cap if it starts at ``now``, see ``runtime.allowance``."""
@@ -139,6 +151,18 @@ class WorkflowState:
         call, speed = self._on_its_way(call_id)
         limits, after = self._config.limits, self._paths[call.step_id]
         return stall_s(call, speed, self._left_s(now), after, limits)
+
+    def program(self, call_id: str, text: str, now: float) -> Program | None:
+        """What is to be run of the call's answer before it is handed in with ``CallDone``."""
+        if not self._config.runs_code or call_id not in self._calls or self.plan is None:
+            return None
+        call, _ = self._on_its_way(call_id)
+        if call.sampling.response_format is not None:
+            return None  # such answers are compared as JSON
+        after, limits = self._paths[call.step_id], self._config.limits
+        most_s = program_s(call, self._left_s(now), after, limits)
+        steps = [state.step for state in self.steps]
+        return program_of(self.plan, steps, steps[call.step_id], self.query.question, text, most_s)
 
     def call(self, call_id: str) -> Call | None:
         """A call that is on its way."""
@@ -187,13 +211,14 @@ class WorkflowState:
                 return self._failed(event, now)
             case CallDropped(call_id=call_id):
                 self._error = DeadlineExceeded("the deadline passed while a call was queued")
+                self.purse.spend(call_id, 0)
                 return self._advance(now) if self._end_call(call_id, "dropped", now) else []
             case TelemetryChanged():
                 return [self._ask(s, now) for s in self.steps if s.status == "parked"]
             case DeadlinePassed(streamed=streamed):
                 return self._deadline(streamed, now) if self.hard else []
             case Cancelled():
-                return self.fail(QueryCancelled("the client went away"), now)
+                return self.fail(QueryCancelled("cancelled, or its client went away"), now)
 
     def fail(self, error: InfraMindError, now: float) -> list[WorkflowCommand]:
         """End the query with ``error``: something outside the graph made it impossible."""
@@ -232,6 +257,8 @@ class WorkflowState:
             case Stop():
                 state.end("stopped", now)
                 return self._finish(now, "ok", self._best())
+            case Broke(message=message, retry_after_s=retry_after_s):
+                return self._no_money(state, MoneyExhausted(message, retry_after_s), now)
             case Route() as route:
                 return self._run(state, route, event.speed, now)
 
@@ -240,7 +267,7 @@ class WorkflowState:
     ) -> list[WorkflowCommand]:
         step = state.step
         prior = self._config.model(route.model).speed
-        speed = speed or Speed(prior.prefill_tokens_per_s, prior.token_s)
+        speed = speed or Speed(prior.prefill_tokens_per_s, prior.token_s, start_s=prior.start_s)
         try:
             call = build_call(
                 self._config,
@@ -254,15 +281,21 @@ class WorkflowState:
                 left_s=self._left_s(now),
                 final=self._is_final(step),
                 may_be_answer=self._may_be_answer(step),
+                left_pusd=self.purse.left_pusd,
             )
         except ContextExceeded as error:
             return self._exclude(state, route.model, error, now)
+        except MoneyExhausted as error:
+            return self._no_money(state, error, now)
         if self._beyond_limits(call):
             self._error = LimitExceeded("the query reached its cap of calls or tokens")
             return self._give_up(now)
         self._num_calls += 1
         state.begin(call, route, speed)
         self._calls[call.call_id] = step.step_id
+        if (prices := tariff(self._config.model(call.model))) is not None:
+            most = prices.cost_pusd(call.prompt_tokens, call.max_tokens)
+            self.purse.hold(call.call_id, most)
         return [RunCall(call)]
 
     def _beyond_limits(self, call: Call) -> bool:
@@ -276,24 +309,37 @@ class WorkflowState:
         state = self._end_call(event.call_id, "ok", now)
         if state is None or self.plan is None:
             return []
-        state.result = event.result
-        state.canonical = self._canonical(state, event.result.text)
         prompt = event.result.prompt_tokens or 0
         self._tokens += prompt + (event.result.completion_tokens or 0)
+        state.result = event.result
+        self._pay(state, event.result)
+        state.canonical = self._canonical(state, event.result)
         if self._is_final(state.step) and state.step.kind is not StepKind.DIRECT:
             return self._finish(now, "ok", state)
         return self._advance(now)
 
-    def _canonical(self, state: StepState, text: str) -> str | None:
+    def _pay(self, state: StepState, result: CallResult) -> None:
+        assert state.call is not None
+        if (prices := tariff(self._config.model(state.call.model))) is not None:
+            state.cost_pusd = call_cost_pusd(prices, state.call, result)
+            self.purse.spend(state.call.call_id, state.cost_pusd)
+
+    def _canonical(self, state: StepState, result: CallResult) -> str | None:
         assert self.plan is not None
         if state.call is not None and state.call.sampling.response_format is not None:
-            return canonical_json(text)
-        return canonical(text, self.plan.task, self.query.choices)
+            return canonical_json(result.text)
+        if self.plan.task is TaskKind.CODE:
+            return behaviour(result.run)
+        return canonical(result.text, self.plan.task, self.query.choices)
 
     def _failed(self, event: CallFailed, now: float) -> list[WorkflowCommand]:
         state = self._end_call(event.call_id, "failed", now)
         if state is None or state.route is None:
             return []
+        if event.kind.of_the_model or event.streamed:
+            self.purse.lose(event.call_id)
+        else:
+            self.purse.spend(event.call_id, 0)
         state.error = event.message
         error = error_of(event)
         if event.kind is FailureKind.REQUEST:
@@ -339,6 +385,14 @@ class WorkflowState:
             self._error = error
             return self._fail_step(state, error, now)
         return []
+
+    def _no_money(
+        self, state: StepState, error: MoneyExhausted, now: float
+    ) -> list[WorkflowCommand]:
+        """The step cannot be paid for; what is on its way goes on, and what there is is used."""
+        self._error = error
+        state.error = error.message
+        return self._fail_step(state, error, now)
 
     def _fail_step(
         self, state: StepState, error: InfraMindError, now: float

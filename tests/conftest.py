@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import logging
@@ -14,9 +15,14 @@ from typing import Any
 
 import pytest
 
-from actors.transport import use_fast_transport, use_own_proxy
+from actors.transport import free_port, use_fast_transport, use_own_proxy
 from runtime.config import AppConfig, parse_config
-from tests.live import Deploy, free_port
+from tests.live import Deploy
+
+# Logs of calls go to a folder of their own, not to the user's.
+_state = tempfile.mkdtemp(prefix="im-state-", dir="/tmp")
+atexit.register(shutil.rmtree, _state, ignore_errors=True)
+os.environ["INFRAMIND_STATE"] = _state
 
 use_fast_transport()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,13 +14,6 @@ from actors.names import NAMESPACE, ActorNames
 from runtime.config import parse_config
 
 Deploy = Callable[[dict[str, Any]], str]
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def counters(args: dict[str, Any], url: str) -> dict[str, int]:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aiohttp import web
 
-from tests.live import free_port
+from actors.transport import free_port
 
 TOKENS = ("The", " answer", " is", " 42", ".")
 SERVED = "org/stand-in"
@@ -22,13 +22,16 @@ class StandIn:
 
     ``others`` are running requests of other clients, shown on the default page. ``running`` is
     what is here now, ``gone`` how many clients went away, ``asked`` the bodies of all calls.
+    ``write`` makes the tokens of an answer from the body of its call; by default all are the same.
     """
 
     def __init__(self) -> None:
         self.mode = "ok"
         self.metrics: str | int | None = None
         self.token_s = 0.01
+        self.write: Callable[[dict[str, Any]], Sequence[str]] = lambda body: TOKENS
         self.others = 0
+        self.retry_after = "7"
         self.running = 0
         self.gone = 0
         self.asked: list[dict[str, Any]] = []
@@ -119,7 +122,7 @@ class StandIn:
             await asyncio.sleep(60)
         if self.mode.isdigit():
             error = {"message": f"told to answer {self.mode}", "code": int(self.mode)}
-            headers = {"Retry-After": "7"} if self.mode in ("429", "503") else {}
+            headers = {"Retry-After": self.retry_after} if self.mode in ("429", "503") else {}
             return web.json_response({"error": error}, status=int(self.mode), headers=headers)
         if self.mode == "context":
             message = "This model's maximum context length is 9 tokens."
@@ -130,14 +133,15 @@ class StandIn:
         if body.get("stream"):
             return await self._stream(request, body, chat)
         await asyncio.sleep(self.token_s * len(TOKENS))
-        return web.json_response({"choices": [whole_choice(chat)], "usage": USAGE})
+        choice = whole_choice("".join(self.write(body)), chat)
+        return web.json_response({"choices": [choice], "usage": USAGE})
 
     async def _stream(
         self, request: web.Request, body: dict[str, Any], chat: bool
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        tokens = TOKENS if self.mode != "endless" else TOKENS * 1000
+        tokens = self.write(body) if self.mode != "endless" else TOKENS * 1000
         for number, token in enumerate(tokens):
             await asyncio.sleep(self.token_s)
             if self.mode == "break" and number == 2:
@@ -160,8 +164,7 @@ class StandIn:
 USAGE = {"prompt_tokens": 11, "completion_tokens": len(TOKENS)}
 
 
-def whole_choice(chat: bool) -> dict[str, Any]:
-    text = "".join(TOKENS)
+def whole_choice(text: str, chat: bool) -> dict[str, Any]:
     said = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
     return {"index": 0, "finish_reason": "stop", "logprobs": None, **said}
 

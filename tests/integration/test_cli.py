@@ -19,7 +19,7 @@ import yaml
 
 from actors.client import Client
 from actors.local_pool import wait_ready
-from tests.live import free_port
+from actors.transport import free_port
 
 APP = "name: x, import_path: 'actors.app:build'"
 ROOT = Path(__file__).parents[2]

@@ -300,6 +300,9 @@ def test_a_prompt_longer_than_every_context_is_refused_and_those_behind_proceed(
 
 def test_models_health_and_pool(url: str) -> None:
     ids = [m["id"] for m in httpx.get(f"{url}/v1/models").json()["data"]]
+    assert {httpx.get(f"{url}/v1/models/{name}").json()["id"] for name in ids} == set(ids)
+    missing = httpx.get(f"{url}/v1/models/nobody")
+    assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
     assert ids == ["inframind", "small", "large", "hash-384"]
     health = httpx.get(f"{url}/healthz")
     assert (health.status_code, health.json()["models_up"]) == (200, ["large", "small"])

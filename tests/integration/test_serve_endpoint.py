@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import free_port
+from actors.transport import free_port
 from tests.stand_in import SERVED, TOKENS, standing_in
 
 BIN = str(Path(sys.executable).parent / "inframind")

@@ -5,6 +5,7 @@ import contextlib
 import json
 import pickle
 import time
+from email.utils import formatdate
 
 import pytest
 
@@ -257,11 +258,21 @@ def test_every_form_of_an_error_is_read(raw, told):
 
 @pytest.mark.parametrize(
     ("header", "retry_after_s"),
-    [("3", 3.0), ("0", 1.0), ("-5", 1.0), ("nan", 1.0), ("1e9", 60.0),
-     ("Wed, 21 Oct 2026 07:28:00 GMT", 1.0)],
+    [("3", 3.0), ("0", None), ("-5", None), ("nan", None), ("inf", 3600.0), ("1e9", 3600.0),
+     ("", None), ("soon", None), ("Wed, 21 Oct 2015 07:28:00 GMT", None)],
 )  # fmt: skip
 def test_when_to_come_back(header, retry_after_s):
     assert error_of(429, {"Retry-After": header}, b"").retry_after_s == retry_after_s
+
+
+def test_when_to_come_back_may_be_a_date():
+    date = formatdate(time.time() + 100, usegmt=True)
+    assert error_of(429, {"Retry-After": date}, b"").retry_after_s == pytest.approx(100, abs=5)
+
+
+def test_only_429_is_a_limit_on_the_rate():
+    assert error_of(429, {}, b"").limited
+    assert not error_of(503, {}, b"").limited
 
 
 @pytest.mark.parametrize(

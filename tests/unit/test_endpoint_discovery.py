@@ -5,10 +5,10 @@ import pytest
 from actors.deployments import build_model
 from actors.display import found_lines
 from actors.endpoint_discovery import discover, endpoint_args, pool_name
+from actors.transport import free_port
 from runtime.config import parse_config
 from runtime.errors import ConfigError
 from tests.conftest import app_args, model_args
-from tests.live import free_port
 from tests.stand_in import SERVED, standing_in
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from actors.endpoint_http import open_session
 from actors.endpoint_metrics import EndpointDown, EndpointWatch
-from actors.reporting import EngineLoad, Latencies
+from actors.reporting import EngineLoad
 from runtime.model_config import EndpointConfig
+from runtime.window import Latencies
 from tests.stand_in import SERVED, page, standing_in
 
 

@@ -8,14 +8,8 @@ import math
 import pytest
 
 from actors.protocol import EngineChunk
-from actors.reporting import (
-    CallWindow,
-    EngineLoad,
-    FinishedCall,
-    Latencies,
-    MonitorLink,
-    ReplicaReporter,
-)
+from actors.reporting import EngineLoad, MonitorLink, ReplicaReporter
+from runtime.window import CallWindow, FinishedCall, Latencies
 
 
 class Clock:

@@ -15,6 +15,7 @@ with warnings.catch_warnings():  # Ray's own use of pydantic
 from actors.transport import SETTINGS
 from runtime.config import parse_config
 from runtime.errors import ConfigError
+from runtime.sim.apis import api_speed
 from runtime.types import TaskKind
 
 ROOT = Path(__file__).parents[2]
@@ -30,7 +31,7 @@ def pool(name):
 
 
 def test_there_are_config_files():
-    assert {"local", "fake", "b200"} <= {path.stem for path in FILES}
+    assert {"local", "fake", "b200", "hybrid", "api"} <= {path.stem for path in FILES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -107,6 +108,67 @@ def test_b200_takes_of_each_gpu_resource_what_it_takes_of_the_memory():
     for model in pool("b200").models:
         share = model.engine["gpu_memory_utilization"]
         assert model.placement.resources == {f"b200_gpu{model.placement.gpu}": share}
+
+
+PRICES = {
+    "deepseek-r1-distill-qwen-32b": (0.29, 0.29),
+    "mistral-small-24b": (0.03, 0.11),
+    "qwen2.5-coder-14b": (0.20, 0.20),
+    "llama-3.1-8b": (0.02, 0.05),
+    "llama-3.2-3b": (0.02, 0.02),
+}
+
+
+def test_the_pools_of_table_4_are_three_and_two_and_five():
+    hybrid, api = pool("hybrid"), pool("api")
+    assert [m.backend for m in hybrid.models] == ["vllm"] * 3 + ["openai"] * 2
+    assert [m.backend for m in api.models] == ["openai"] * 5
+    assert (hybrid.default_budget_s, api.default_budget_s) == (100, 500)
+    for config in (hybrid, api):
+        remote = [m for m in config.models if m.backend == "openai"]
+        assert {m.name for m in config.models} == PRICES.keys()
+        assert config.metered_models == {m.name for m in remote}
+        for model in remote:
+            assert (model.price.input, model.price.output) == PRICES[model.name]
+            assert model.endpoint.api_key_env == "OPENROUTER_API_KEY"
+            assert model.watched.metrics_page is None
+    limits = [m.api.rpm_limit for m in api.models]
+    assert len(set(limits)) > 2
+
+
+def test_own_models_take_no_money_and_every_query_has_a_bound_on_it():
+    for name in ("hybrid", "api"):
+        assert pool(name).money.per_query_usd
+        assert pool(name).money.max_per_query_usd
+    assert [m.price for m in pool("hybrid").models if m.backend == "vllm"] == [None] * 3
+
+
+def test_what_api_configs_assume_is_what_the_simulator_assumes():
+    for name in ("hybrid", "api"):
+        for model in pool(name).models:
+            if model.api is None:
+                continue
+            assumed = api_speed(model.name)
+            assert model.speed.start_s == assumed.ttft_s
+            assert 1 / model.speed.token_s == pytest.approx(assumed.tokens_per_s, rel=1e-3)
+            prices = (assumed.input_usd, assumed.output_usd)
+            assert (model.price.input, model.price.output) == prices
+            if name == "api":
+                assert model.api.rpm_limit == assumed.rpm_limit
+
+
+def test_the_same_models_are_expected_to_be_as_good_in_every_pool():
+    assert pool("hybrid").quality == pool("b200").quality == pool("api").quality
+    assert pool("hybrid").strategies == pool("b200").strategies == pool("api").strategies
+
+
+def test_the_hybrid_pool_fits_one_gpu():
+    own = [m for m in pool("hybrid").models if m.backend == "vllm"]
+    assert {m.placement.gpu for m in own} == {0}
+    assert sum(m.engine["gpu_memory_utilization"] for m in own) < 0.95
+    for model in own:
+        share = model.engine["gpu_memory_utilization"]
+        assert model.placement.resources == {"b200_gpu0": share}
 
 
 def cluster():

@@ -73,7 +73,7 @@ async def _ready(item: Any) -> Any:
 def submission(workflow: Workflow, query: Query = QUERY) -> Submission:
     import time
 
-    return Submission(workflow, query, time.monotonic())  # type: ignore[arg-type]
+    return Submission(workflow, query, time.monotonic(), lambda *_: None)  # type: ignore[arg-type]
 
 
 async def told(one: Submission) -> list[Any]:

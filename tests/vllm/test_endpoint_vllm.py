@@ -15,9 +15,10 @@ import pytest
 
 from actors.endpoint_discovery import discover, endpoint_args
 from actors.models import resolve_source
+from actors.transport import free_port
 from runtime.errors import ConfigError
 from runtime.exposition import EnginePage, read_page
-from tests.live import Deploy, counters, eventually, free_port
+from tests.live import Deploy, counters, eventually
 
 pytest.importorskip("vllm", reason="needs vLLM: make install-vllm")
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600)]
