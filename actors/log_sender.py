@@ -7,12 +7,11 @@ and are then lost and counted; a query never waits for its log.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
-
-from ray.exceptions import RayError
 
 from actors.names import ActorNames, ActorRef
 from runtime.call_log import Clock, LogEntry, QueryRecord
@@ -20,6 +19,9 @@ from runtime.config import AppConfig
 from runtime.types import Query
 
 SEND_GAP_S = 0.2
+ASK_S = 15.0
+"""With nothing to send, the actor is asked how it fares so often."""
+
 SEND_TIMEOUT_S = 10.0
 MAX_WAITING = 5000
 """Queries whose rows wait to be sent; some 10 MB without content."""
@@ -78,7 +80,8 @@ class LogSender:
 
     async def _run(self) -> None:
         while True:
-            await self._news.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), ASK_S)
             await asyncio.sleep(SEND_GAP_S)
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             self._chars -= sum(map(_chars, batch))
@@ -87,10 +90,12 @@ class LogSender:
             try:
                 sent = self._actor.get().add.remote(tuple(batch))
                 self._state = await asyncio.wait_for(sent, SEND_TIMEOUT_S)
-            except (RayError, ValueError, TimeoutError) as error:
+            except Exception as error:  # whatever it is, the next batch is tried
                 self._actor.forget()
                 self._queries_lost += len(batch)
-                logger.warning("the log lost %d queries: %r", len(batch), type(error).__name__)
+                if batch:
+                    what = type(error).__name__
+                    logger.warning("the log lost %d queries: %s", len(batch), what)
 
 
 def _chars(entry: LogEntry) -> int:

@@ -271,9 +271,13 @@ class QueryRunner:
 
     def _log(self, answer: Answer) -> None:
         """The query has its outcome: its rows go to the log."""
-        if self._record is not None and self._services.log is not None:
-            entry = self._record.finished(answer, time.monotonic(), self._embedding)
-            self._services.log.add(entry)
+        log = self._services.log
+        if self._record is None or log is None:
+            return
+        try:
+            log.add(self._record.finished(answer, time.monotonic(), self._embedding))
+        except Exception:  # the answer goes out all the same
+            logger.exception("query %s: no rows for the log", self.query.query_id)
 
     async def _run_call(self, call: Call) -> None:
         event = await self._attempt(call)

@@ -38,6 +38,9 @@ POLL_S = 1.0
 
 REPORT_GAP_S = 0.05
 
+RECOVERY_S = 1.0
+"""For so long a restarted scheduler grants nothing, so that holders can tell what they run."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -92,6 +95,8 @@ class SchedulerActor:
             now=time.monotonic(),
             recovering=ray.get_runtime_context().was_current_actor_reconstructed,
             window=RateWindow(settings.api.rpm_limit) if settings.api else None,
+            # Every holder that lives is heard until then, and knows a part of the window.
+            recovery_s=self._config.telemetry.holder_timeout_s if settings.api else RECOVERY_S,
         )
         self._boxes: dict[str, _Mailbox] = {}
         self._monitor = ActorRef(ActorNames(self._config.digest).monitor)
@@ -129,7 +134,8 @@ class SchedulerActor:
         report = self._state.report(time.monotonic())
         unread = sum(box.num_unread for box in self._boxes.values())
         now = {"backlog": report.backlog, "leased": report.leased, "unread": unread}
-        return {**self._state.counters, **now}
+        recent = {"recent": report.rate.recent} if report.rate else {}  # requests of the minute
+        return {**self._state.counters, **now, **recent}
 
     def _box(self, holder: str) -> _Mailbox:
         box = self._boxes.get(holder)

@@ -15,6 +15,8 @@ from pathlib import Path
 SETTINGS = {
     "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
     "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # On a busy machine a proxy takes longer to start than the 5 s after which Serve kills it.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     # How long an ingress that is going away still answers whoever has not heard of it.
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",
     # After a change of routes a HAProxy that is left over still serves its connections so long.

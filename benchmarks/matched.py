@@ -10,9 +10,11 @@ within a factor of 2, of equals the one with the least mean |log ratio|. Writes 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -101,11 +103,14 @@ def best(fits: Sequence[Fit]) -> float:
 def main() -> None:
     parser = common(argparse.ArgumentParser(description=__doc__))
     parser.add_argument("--factors", type=float, nargs="+", default=list(FACTORS))
+    parser.add_argument("--keep", action="store_true", help="other factors of the last run's CSV")
     args = parser.parse_args()
     options = Common.of(args)
     report = Report("matched", options)
     cells = grid(args.factors, 0.02 if options.quick else 1.0, options.seed)
     fits, report.cpu_s = run_cells(cells, fit, jobs=options.jobs, title="matched")
+    if args.keep and report.path("csv").exists():
+        fits = [*_kept(report.path("csv"), args.factors), *fits]
     factor = best(fits)
     within, error = score([f for f in fits if f.factor == factor])
     _write(report, fits, factor)
@@ -115,7 +120,7 @@ def main() -> None:
         {
             "slowdown": factor,
             "cells_within_2x": within,
-            "cells": len(fits) // len(args.factors),
+            "cells": sum(f.factor == factor for f in fits),
             "mean_abs_log_ratio": round(error, 3),
         }
     )
@@ -151,6 +156,24 @@ def _write(report: Report, fits: Sequence[Fit], factor: float) -> None:
     head = ["data set", "req/min", "policy", "mean s", "paper s", "ratio", "SLO %", "paper %"]
     report.add(table(head, [_line(f) for f in shown]))
     _draw(report, shown)
+
+
+def _kept(path: Path, anew: Sequence[float]) -> list[Fit]:
+    """The fits of an earlier run at factors that were not run ``anew``."""
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    fits = [
+        Fit(
+            float(r["slowdown"]),
+            r["dataset"],
+            float(r["rate_rpm"]),
+            r["policy"],
+            float(r["latency_mean_s"]),
+            float(r["slo"]),
+        )
+        for r in rows
+    ]
+    return [f for f in fits if f.factor not in anew]
 
 
 def _row(f: Fit) -> list[object]:

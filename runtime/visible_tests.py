@@ -10,6 +10,7 @@ import re
 MAX_TESTS = 20
 _MAX_CHARS = 2_000
 _MAX_LINES = 20
+_MAX_STARTS = 60  # each takes up to 20 parses
 _DEFINED = re.compile(r"^def +(\w+) *\(", re.MULTILINE)
 _GIVES = re.compile(r" *(?:==>|=>|->|➞|→|==|=|\bshould return\b|\breturns?\b) *")
 
@@ -38,7 +39,7 @@ def asked_function(question: str) -> str | None:
 
 def _asserts(question: str) -> list[str]:
     lines = question.splitlines()
-    starts = [i for i, line in enumerate(lines) if line.startswith("assert ")]
+    starts = [i for i, line in enumerate(lines) if line.startswith("assert ")][:_MAX_STARTS]
     pieces = [_statement(lines[i : i + _MAX_LINES]) for i in starts]
     return [piece for piece in pieces if piece is not None]
 

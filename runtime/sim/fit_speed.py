@@ -70,10 +70,12 @@ def fit_speed(replicas: Sequence[ServedCalls], prior: SimModel | None = None) ->
     count = sum(int(r.whole.sum()) for r in replicas)
     if count < MIN_CALLS:
         raise ValueError(f"{count} whole calls, at least {MIN_CALLS} are needed")
-    believed, held = (_guess(replicas), 2.0) if prior is None else (prior, 1.0)
-    centre = _vector(believed)
-    spread = held * np.maximum(centre, _least_spread(centre))
-    values, sd = centre, spread
+    guess = _vector(_guess(replicas))
+    centre = guess if prior is None else _vector(prior)
+    # What was believed may be far off: it is held no tighter than a first look at the calls allows.
+    seen = np.maximum(guess, _least_spread(guess))
+    spread = np.maximum(centre, seen) if prior is not None else 2.0 * seen
+    values, sd = guess, spread
     for _ in range(ROUNDS):
         rows = [_equations(r, values) for r in replicas]
         design = np.concatenate([a for a, _ in rows])

@@ -97,6 +97,13 @@ def test_calls_that_went_wrong_do_not_move_the_fit() -> None:
     assert fitted.a_s.value == pytest.approx(CPU.a_s, rel=0.1)
 
 
+def test_a_prior_that_is_far_off_does_not_hold_the_fit() -> None:
+    """As for an endpoint of which nothing was known."""
+    fitted = fit_speed([simulated(CPU, 7.0)], SimModel(0.002, 0.0, 0.0, 1e5))
+    assert fitted.a_s.value == pytest.approx(CPU.a_s, rel=0.05)
+    assert fitted.prefill_tokens_per_s.value == pytest.approx(200.0, rel=0.1)
+
+
 def alone(count: int) -> ServedCalls:
     """One call at a time, all alike: neither c nor d can be told from a."""
     began = np.arange(count) * 100.0

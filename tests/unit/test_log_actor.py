@@ -152,6 +152,16 @@ async def test_entries_go_out_in_batches_and_the_state_comes_back(
     assert sender.state["queries_lost"] == 0
 
 
+async def test_a_sender_with_nothing_to_send_still_hears_how_the_log_fares(
+    config: AppConfig, fake: FakeActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sender, "ASK_S", 0.01)
+    sender = LogSender(config)
+    await asyncio.sleep(0.1)
+    assert sender.state["rows_written"] == 3
+    assert set(map(len, fake.batches)) == {0}
+
+
 async def test_what_cannot_be_sent_is_counted_and_the_next_goes_out(
     config: AppConfig, fake: FakeActor
 ) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from runtime import visible_tests as module
 from runtime.datasets import load_folder
 from runtime.sandbox import Status, run_tests
 from runtime.visible_tests import MAX_TESTS, asked_function, visible_tests
@@ -117,3 +118,10 @@ def test_they_tell_programs_apart():
     tests = visible_tests(HUMANEVAL)
     assert run_tests(right, tests).status is Status.PASSED
     assert run_tests(wrong, tests).passed == (True, False, True)
+
+
+def test_many_broken_tests_are_not_all_tried(monkeypatch):
+    tried = []
+    monkeypatch.setattr(module, "_parsed", lambda text: tried.append(text))
+    assert visible_tests("assert (\n" * 10_000) == ()
+    assert len(tried) <= 20 * 60
