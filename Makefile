@@ -5,7 +5,7 @@
 #   PYTHON=python3.12          another interpreter;  VENV=DIR  another environment
 .DEFAULT_GOAL := help
 .PHONY: help install install-dev install-vllm models demo quick serve test check bench bench-overhead \
-  bench-gateway bench-recovery install-bench tables tables-quick clean
+  bench-gateway bench-recovery install-bench install-rl tables tables-quick clean
 .DELETE_ON_ERROR:
 
 VENV ?= .venv
@@ -34,6 +34,7 @@ help:
 	@echo "make install       Ray Serve and the fake engine, no torch: 0.5 GB, 1-2 minutes"
 	@echo "make install-dev   the same, with the tools of tests and checks: 0.6 GB, 2 minutes"
 	@echo "make install-vllm  vLLM and torch for the CPU (0.9 GB download, 3.4 GB more), 3-4 minutes"
+	@echo "make install-rl    RLlib as well, for training: 0.1 GB more, under a minute"
 	@echo "make models        weights of the local pool (0.7 GB download, 1.4 GB), 2 minutes"
 	@echo "make clean         removes $(VENV) and caches of tools; prepared models stay"
 
@@ -67,10 +68,16 @@ $(VENV)/.bench: $(VENV)/.small
 	$(PIP) install -e '.[bench]' -c $(LOCK)
 	@touch $@
 
+$(VENV)/.rl: $(VENV)/.vllm
+	@echo "==> RLlib into $(VENV), for training: 0.1 GB on disk, under a minute"
+	$(PIP) install -e '.[rl]' -c $(LOCK)
+	@touch $@
+
 install: $(VENV)/.small
 install-dev: $(VENV)/.dev
 install-bench: $(VENV)/.bench
 install-vllm: $(VENV)/.vllm
+install-rl: $(VENV)/.rl
 
 models: install-vllm
 	$(BIN)/inframind models prepare

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
@@ -221,7 +222,7 @@ class QueryRunner:
         task = self.query.task
         if task is not None and not self._decider.policy.needs_embedding:
             return self._guard(lambda now: self._plan(task, now))
-        self._tasks["plan"] = asyncio.create_task(self._classify())
+        self._tasks["plan"] = _own_task(self._classify())
         return []
 
     async def _classify(self) -> None:
@@ -256,7 +257,7 @@ class QueryRunner:
             self._emit(Started(Topology.IO))
         depth = "as sent" if step.kind is StepKind.DIRECT else call.strategy
         self._emit(StepStarted(call.step_id, step.role, call.model, depth))
-        task = self._tasks[call.call_id] = asyncio.create_task(self._run_call(call))
+        task = self._tasks[call.call_id] = _own_task(self._run_call(call))
         # Also here: a task that is cancelled before it began runs none of its own code.
         task.add_done_callback(lambda _: self._ended(call))
 
@@ -266,6 +267,9 @@ class QueryRunner:
         self._services.load.ended(call.call_id, call.model, now, event)
         if event is not None:
             self._services.load.paid(call, event, now)
+        if isinstance(event, CallFailed) and event.kind.of_the_model:
+            kind, why = event.kind.value, event.message
+            logger.warning("query %s: a call failed (%s): %s", self.query.query_id, kind, why)
         if self._record is not None:
             self._record.ended(call.call_id, event, now)
 
@@ -390,6 +394,12 @@ class QueryRunner:
                 response.cancel()
             raise
         return merged(chunks)
+
+
+def _own_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task outside the request's context. When a client goes, Serve cancels the handle calls of
+    its request, and a call that somebody else cancels looks like one that its replica lost."""
+    return asyncio.create_task(work, context=contextvars.Context())
 
 
 def _cancelled_by_us() -> bool:

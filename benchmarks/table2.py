@@ -23,7 +23,8 @@ import numpy as np
 
 from benchmarks import paper
 from benchmarks.cells import Cell, run_cells
-from benchmarks.contenders import CONTENDERS, PAPERS, Contender, chosen, contender
+from benchmarks.contenders import CONTENDERS, Contender, chosen, contender
+from benchmarks.goals import as_json, goals, section
 from benchmarks.live_runner import live_cells
 from benchmarks.points import point
 from benchmarks.report import Common, Report, common, table
@@ -34,9 +35,6 @@ RATES_RPM = (10.0, 50.0, 100.0)
 LOADS = (0.5, 0.8, 1.0, 1.5)
 POINTS = ("calibrated", "matched", "tuned")
 DEFAULT_QUERIES = 500
-COLLAPSE_SLO = {"moa": 20.0, "gptswarm": 20.0, "masrouter": 50.0}
-"""Below what the paper's baselines fall at 100 req/min."""
-
 Key = tuple[str, str, float, str]
 
 
@@ -110,10 +108,13 @@ def main() -> None:
         hard, cpu_s = _hard(cells, runs, options)
         report.cpu_s += cpu_s
         write_rows(options.out / f"{stem}_hard.csv", hard.values())
+    reached = goals([run.row for run in runs])
+    report.add(f"## Goals, {queries} queries a cell")
+    report.add(section(reached))
     for point_name in args.points:
         _section(report, point_name, found, hard)
     report.draw(draw([run.row for run in runs], args.points))
-    report.finish({"cells": len(runs), "queries": queries, **_goals(found)})
+    report.finish({"cells": len(runs), "queries": queries, **as_json(reached)})
 
 
 def _hard(
@@ -205,24 +206,7 @@ def _paired(run: Played, reference: Played | None) -> str:
     return f"{100 * difference.mean():+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
-# --- what the figures say --------------------------------------------------------------------
-
-
-def _goals(found: Mapping[Key, Played]) -> dict[str, object]:
-    """What the project set out to reach, as far as these cells tell."""
-    rows = [run.row for run in found.values()]
-    goals: dict[str, object] = {}
-    for policy in PAPERS:
-        at_100 = [r for r in rows if r.policy == policy and r.rate_rpm == 100.0]
-        matched = [r for r in at_100 if r.operating_point == "matched"]
-        goals[f"{policy}_collapsed_of_{len(matched)}"] = sum(
-            r.slo < COLLAPSE_SLO[policy] for r in matched
-        )
-    for name in sorted({r.operating_point for r in rows}):
-        greedy = [r for r in rows if (r.operating_point, r.policy) == (name, "greedy")]
-        if greedy:
-            goals[f"greedy_least_slo_{name}"] = round(min(r.slo for r in greedy), 2)
-    return goals
+# --- the figure ----------------------------------------------------------------------------
 
 
 def draw(rows: Sequence[Row], points: Sequence[str]) -> plt.Figure:

@@ -27,7 +27,7 @@ def counters(args: dict[str, Any], url: str) -> dict[str, int]:
     actors += [names.scheduler(model.name) for model in config.models]
     handles = [ray.get_actor(name, namespace=NAMESPACE) for name in actors]
     figures = ray.get([handle.counters.remote() for handle in handles])
-    for one in [*figures, httpx.get(f"{url}/v1/pool").json()["in_flight"]]:
+    for one in [*figures, httpx.get(f"{url}/v1/pool", timeout=30).json()["in_flight"]]:
         for key, value in one.items():
             if key in ("queries", "calls", "leases", "backlog", "leased", "unread", "idle_leases"):
                 total[key] = total.get(key, 0) + value
@@ -35,13 +35,13 @@ def counters(args: dict[str, Any], url: str) -> dict[str, int]:
 
 
 def engines_idle(url: str) -> bool:
-    models = httpx.get(f"{url}/v1/pool").json()["models"]
+    models = httpx.get(f"{url}/v1/pool", timeout=30).json()["models"]
     return all(m["running"] == 0 and m["waiting"] == 0 for m in models)
 
 
 def finished_calls(url: str) -> int:
     """Calls that the engines of a pool of one model finished since its start."""
-    return int(httpx.get(f"{url}/v1/pool").json()["models"][0]["finished"])
+    return int(httpx.get(f"{url}/v1/pool", timeout=30).json()["models"][0]["finished"])
 
 
 def from_a_thread(handle: Any) -> Any:

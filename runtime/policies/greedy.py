@@ -37,7 +37,8 @@ _MAX_OCCUPANCY = 4.0
 
 class PlanOption(Options):
     """A plan that greedy considers; ``gain`` is the share of the errors of one call that it is
-    assumed to mend."""
+    assumed to mend. The defaults are rounded down from what plans mend on the simulator's
+    validation items, where a revision by the same model mends nothing."""
 
     topology: str
     agents: int = Field(ge=1, le=6)
@@ -46,9 +47,8 @@ class PlanOption(Options):
 
 _DEFAULT_PLANS = (
     PlanOption(topology=Topology.IO, agents=1, gain=0.0),
-    PlanOption(topology=Topology.REFLECTION, agents=1, gain=0.06),
-    PlanOption(topology=Topology.ADAPTIVE, agents=3, gain=0.10),
-    PlanOption(topology=Topology.DEBATE, agents=3, gain=0.12),
+    PlanOption(topology=Topology.ADAPTIVE, agents=3, gain=0.12),
+    PlanOption(topology=Topology.DEBATE, agents=3, gain=0.15),
 )
 
 
@@ -59,9 +59,9 @@ class _GreedyOptions(Options):
     greedy without its price, and one of ``depths`` is the ablation to a fixed depth."""
 
     price_idle: float = Field(default=0.02, ge=0)
-    price_loaded: float = Field(default=0.15, ge=0)
+    price_loaded: float = Field(default=0.5, ge=0)
     margin: float = Field(default=0.85, gt=0, le=1)
-    diversity: float = Field(default=0.02, ge=0)
+    diversity: float = Field(default=0.1, ge=0)
     plans: tuple[PlanOption, ...] = _DEFAULT_PLANS
     depths: tuple[Strategy, ...] = Field(default=STRATEGIES, min_length=1)
 

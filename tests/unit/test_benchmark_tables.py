@@ -11,9 +11,11 @@ import pytest
 
 from benchmarks import (
     bounds_table,
+    compare,
     figure1,
     figure4,
     figure5,
+    goals,
     live_runner,
     matched,
     overload,
@@ -170,16 +172,60 @@ def test_orders_are_judged_by_slo():
     assert found["mean_gain_over_fcfs"] == 25.0
 
 
-def test_goals_count_collapsed_baselines_at_the_matched_point():
-    runs = [
-        made("moa", [0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
-        made("moa", [1, 1, 0, 0], dataset="mbpp"),
-        made("moa", [0, 0], point="calibrated"),
-        made("greedy", [1, 1, 1, 0]),
+def at_high(policy: str, slo: float, accuracy: float = 50.0, dataset: str = "math") -> Row:
+    return row(policy, slo=slo, accuracy=accuracy, dataset=dataset)
+
+
+def test_a_collapse_needs_four_data_sets():
+    four = [at_high("moa", 5.0, dataset=d) for d in DATASETS[:4]]
+    held = at_high("moa", 60.0, dataset=DATASETS[4])
+    (goal,) = goals.goals([*four, held])
+    assert goal.reached
+    (goal,) = goals.goals([*four[:3], held])
+    assert not goal.reached
+    assert goals.goals([row("moa", point="calibrated", slo=5.0)]) == []
+
+
+def test_greedy_is_compared_where_the_rival_keeps_its_slo():
+    rows = [
+        at_high("greedy", 100.0, 60.0),
+        at_high("single_best", 100.0, 58.0),
+        at_high("greedy", 99.0, 60.0, "mbpp"),
+        at_high("single_best", 89.0, 90.0, "mbpp"),
+        at_high("least_loaded", 100.0, 61.0),
     ]
-    goals = table2._goals({table2.key(p.row): p for p in runs})
-    assert goals["moa_collapsed_of_2"] == 1
-    assert goals["greedy_least_slo_matched"] == 75.0
+    slo, *over = goals.goals(rows)
+    assert slo.reached
+    assert slo.figures == {"math": 100.0, "mbpp": 99.0}
+    found = {goal.said.split()[3].removesuffix("'s"): goal for goal in over}
+    assert found["single_best"].figures == {"math": 2.0, "mbpp": None}
+    assert found["single_best"].reached
+    assert not found["least_loaded"].reached
+    assert found["moa"].figures == {}
+    missed = goals.as_json([slo, *over])["missed"]
+    assert list(missed.values()) == [-1.0]
+
+
+def test_cells_are_near_the_papers_within_stated_bounds():
+    theirs = {("math", 10.0, "moa"): paper.Figures(70.0, 100.0, 90.0),
+              ("math", 10.0, "inframind"): paper.Figures(70.0, 10.0, 90.0)}  # fmt: skip
+    ours = [
+        row("moa", rate=10.0, accuracy=66.0, latency_mean_s=40.0, slo=75.0),
+        row("greedy", rate=10.0, accuracy=80.0, latency_mean_s=19.0, slo=60.0),
+    ]
+    pairs = compare.matched_pairs(theirs, ours)
+    assert [p.near for p in pairs] == [(True, False, True), (False, True, False)]
+    assert compare.counts(pairs) == {"cells": 2, "accuracy": 1, "latency": 1, "slo": 1}
+    assert compare.matched_pairs(theirs, ours[:1])[0].where == ("math", 10.0, "moa")
+
+
+def test_the_comparison_is_made_from_the_rows_of_table2(capsys, monkeypatch, tmp_path):
+    names = ["--policies", "moa", "greedy", "--datasets", "math", "--points", "calibrated"]
+    run(table2, capsys, monkeypatch, tmp_path, *names, "--no-hard")
+    (tmp_path / "table2_20.csv").rename(tmp_path / "table2.csv")
+    line = run(compare, capsys, monkeypatch, tmp_path)
+    assert line["calibrated"]["cells"] == 6
+    assert "InfraMind / greedy" in (tmp_path / "compare.md").read_text()
 
 
 def test_loads_of_the_tuned_point_follow_its_capacity(monkeypatch):
