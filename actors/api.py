@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from actors.bodies import Body, ChatMessage, ChatRequest, QueryRequest, TextRequest, ToolChoice
 from actors.messages import split
@@ -58,10 +59,27 @@ def parse_body(raw: bytes, kind: type[_BodyT]) -> _BodyT:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        item = error.errors()[0]
-        path = ".".join(str(part) for part in item["loc"])
+        # Where a field may have several forms, the deepest error is of the form that was meant.
+        found = [(_path_in_body(item, data), item) for item in error.errors()]
+        path, item = max(found, key=lambda one: one[0].count("."))
         unknown = item["type"] == "extra_forbidden"
         raise RequestError(f"{path}: {'unknown field' if unknown else item['msg']}", path) from None
+
+
+def _path_in_body(error: ErrorDetails, data: Any) -> str:
+    """``messages.0.content``: where in ``data``, without the names that pydantic gives to the
+    forms which a field may have."""
+    path = []
+    for part in error["loc"]:
+        if part in data if isinstance(data, dict) else _is_index(part, data):
+            path.append(str(part))
+            data = data[part]
+    missing = [str(error["loc"][-1])] if error["type"] == "missing" else []
+    return ".".join(path + missing)
+
+
+def _is_index(part: int | str, data: Any) -> bool:
+    return isinstance(part, int) and isinstance(data, list) and part < len(data)
 
 
 def _check_unicode(data: Any) -> None:

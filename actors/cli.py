@@ -60,6 +60,13 @@ def serve(
             "http://127.0.0.1:8001/v1. May be given several times."
         ),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --endpoint: only this model of what the endpoints list, by their name for "
+            "it. May be given several times; default: all."
+        ),
+    ] = None,
     api_key_env: Annotated[
         str | None, typer.Option(help="Environment variable with the key of the endpoints.")
     ] = None,
@@ -70,11 +77,13 @@ def serve(
 ) -> None:
     """Start a pool on this machine and serve until Ctrl-C or SIGTERM."""
     if not endpoint:
+        if model:
+            _fail("--model goes with --endpoint; a config file names its models itself")
         file = _read(config or LOCAL)
     elif config is not None:
         _fail("give --config or --endpoint, not both; a file may hold endpoints (backend: openai)")
     else:
-        file = _front(endpoint, api_key_env, max_num_seqs)
+        file = _front(endpoint, model or [], api_key_env, max_num_seqs)
     with _pool(file, port) as url:
         kind = " (SIMULATED: the fake engine)" if file.simulated else ""
         with contextlib.suppress(KeyboardInterrupt):
@@ -184,10 +193,12 @@ def _read(path: Path) -> ServeFile:
         _fail(error.message)
 
 
-def _front(urls: list[str], api_key_env: str | None, max_num_seqs: int) -> ServeFile:
+def _front(
+    urls: list[str], wanted: list[str], api_key_env: str | None, max_num_seqs: int
+) -> ServeFile:
     """A pool of the models at ``urls``; shows what was found, and what is assumed of it."""
     try:
-        found = discover(urls, api_key_env)
+        found = discover(urls, api_key_env, wanted)
         args = endpoint_args(found, api_key_env, max_num_seqs)
         file = ServeFile(args, parse_config(args, "--endpoint"))
     except InfraMindError as error:

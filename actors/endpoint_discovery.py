@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,7 @@ ASSUMED_CONTEXT_TOKENS = 4096
 ASSUMED_SPEED = {"prefill_tokens_per_s": 2000, "token_s": 0.02}
 MAX_OUTPUT_TOKENS = 2048
 RESERVED = "inframind"
+MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +36,35 @@ class FoundModel:
     metrics_url: str | None
 
 
-def discover(urls: list[str], api_key_env: str | None) -> list[FoundModel]:
-    """Ask each endpoint for its models.
+def discover(
+    urls: list[str], api_key_env: str | None, wanted: Sequence[str] = ()
+) -> list[FoundModel]:
+    """Ask each endpoint for its models; only those ``wanted``, by the endpoint's name, if any are.
+
+    An endpoint does not tell which of its models only embed: name the others.
 
     Raises:
-        ConfigError: names the URL that is none, cannot be reached or does not list any model.
+        ConfigError: names the URL that is none, cannot be reached or does not list any model, or
+            the model that none of them lists.
     """
     found: list[FoundModel] = []
+    listed: list[str] = []
     # As the replicas will: directly, whatever proxy the environment names.
     with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as http:
         for url in dict.fromkeys(_base(url) for url in urls):
             endpoint = _endpoint(url, api_key_env)
             headers = auth_headers(endpoint)
             for item in _models(http, endpoint, headers):
+                listed.append(item["id"])
+                if wanted and item["id"] not in wanted:
+                    continue
                 name = pool_name(item["id"], [model.name for model in found])
                 context = item.get("max_model_len")
                 context = context if isinstance(context, int) and context > 1 else None
                 page = _metrics(http, endpoint, headers, item["id"])
                 found.append(FoundModel(name, endpoint.url, item["id"], context, page))
+    if missing := sorted({*wanted} - {*listed}):
+        raise ConfigError(f"--model {missing[0]}: no endpoint has it; they list {_named(listed)}")
     return found
 
 
@@ -93,6 +106,11 @@ def _model_args(model: FoundModel, api_key_env: str | None, max_num_seqs: int) -
         "max_num_seqs": max_num_seqs,
         "speed": ASSUMED_SPEED,
     }
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
 
 
 def _base(url: str) -> str:

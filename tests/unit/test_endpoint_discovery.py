@@ -50,6 +50,14 @@ def test_each_model_is_a_member_and_no_two_share_a_name(server):
     assert config.models[0].endpoint.model == "a/Qwen"
 
 
+def test_only_the_named_models_are_taken(server):
+    server.models = {"data": [{"id": "a/Qwen"}, {"id": "a/embed"}]}
+    (model,) = discover([server.url], None, ["a/Qwen"])
+    assert model.served == "a/Qwen"
+    with pytest.raises(ConfigError, match=r"--model other: no endpoint has it.*a/Qwen, a/embed"):
+        discover([server.url], None, ["a/Qwen", "other"])
+
+
 @pytest.mark.parametrize(
     ("served", "name"),
     [

@@ -145,3 +145,36 @@ def test_a_policy_for_a_model_by_name_is_refused(config: AppConfig) -> None:
     with pytest.raises(RequestError, match="policy"):
         chat(config, policy="greedy")
     assert chat(config, model="inframind", policy="greedy").policy == "greedy"
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "param"),
+    [
+        (TextRequest, {"prompt": ["a", 5]}, "prompt"),
+        (TextRequest, {}, "prompt"),
+        (ChatRequest, {"messages": 5}, "messages"),
+        (ChatRequest, {"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
+        (
+            ChatRequest,
+            {"messages": [{"role": "user", "content": [{"type": "image", "text": ""}]}]},
+            "messages.0.content.0.type",
+        ),
+        (ChatRequest, {"messages": [{"role": "user", "bla": 1}]}, "messages.0.bla"),
+        (ChatRequest, {"messages": [{"content": "x"}]}, "messages.0.role"),
+        (
+            ChatRequest,
+            {"messages": [], "tool_choice": {"type": "function"}},
+            "tool_choice.function",
+        ),
+        (ChatRequest, {"messages": [], "stop": ["a", ""]}, "stop.1"),
+        (ChatRequest, {"messages": [], "logit_bias": {"x": 1}}, "logit_bias.x"),
+        (ChatRequest, {"messages": [], "blub": 1}, "blub"),
+    ],
+)
+def test_an_error_names_the_field_as_the_request_does(
+    kind: type[Body], wrong: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(RequestError) as refused:
+        parse_body(json.dumps({"model": "m", **wrong}).encode(), kind)
+    assert refused.value.param == param
+    assert refused.value.message.startswith(f"{param}: ")
