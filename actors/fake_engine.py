@@ -119,7 +119,8 @@ class FakeEngine:
                 return False
             # Which of the two it was is not asked of the clock: Serve's loop rounds it.
             try:
-                await asyncio.wait_for(sequence.news.wait(), max(0.0, until_s - now))
+                async with asyncio.timeout(until_s - now):
+                    await sequence.news.wait()
                 return False
             except TimeoutError:
                 self._batch.advance(loop.time())

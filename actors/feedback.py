@@ -65,7 +65,8 @@ class Feedback:
     async def _keep(self, outcome: OutcomeRow, owner: str) -> bool | None:
         try:
             asked = self._log.get().feedback.remote(outcome, owner)
-            kept: bool | None = await asyncio.wait_for(asked, TIMEOUT_S)
+            async with asyncio.timeout(TIMEOUT_S):
+                kept: bool | None = await asked
         except (RayError, ValueError, TimeoutError):
             self._log.forget()
             raise Unavailable("the call log is not available at the moment") from None

@@ -257,7 +257,8 @@ class Ingress:
             try:
                 version = self._snapshot.version if self._snapshot else -1
                 wait = self._monitor.get().wait.remote(version, 5.0, ingress=True)
-                self._snapshot = await asyncio.wait_for(wait, MONITOR_SILENT_S)
+                async with asyncio.timeout(MONITOR_SILENT_S):
+                    self._snapshot = await wait
                 self._received_s = time.monotonic()
             except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()

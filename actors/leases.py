@@ -118,7 +118,8 @@ class _Line:
         """Poll for ever."""
         while True:
             try:
-                mail = await asyncio.wait_for(self._poll(), SILENT_S)
+                async with asyncio.timeout(SILENT_S):
+                    mail = await self._poll()
             except (RayError, ValueError, TimeoutError):
                 await self._unreachable()
                 continue

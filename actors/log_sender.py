@@ -81,7 +81,8 @@ class LogSender:
     async def _run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), ASK_S)
+                async with asyncio.timeout(ASK_S):
+                    await self._news.wait()
             await asyncio.sleep(SEND_GAP_S)
             batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
             self._chars -= sum(map(_chars, batch))
@@ -89,7 +90,8 @@ class LogSender:
                 self._news.clear()
             try:
                 sent = self._actor.get().add.remote(tuple(batch))
-                self._state = await asyncio.wait_for(sent, SEND_TIMEOUT_S)
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    self._state = await sent
             except Exception as error:  # whatever it is, the next batch is tried
                 self._actor.forget()
                 self._queries_lost += len(batch)

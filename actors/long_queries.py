@@ -132,7 +132,8 @@ class LongQueries:
         end_s = time.monotonic() + AWAY_S
         while True:
             try:
-                return await asyncio.wait_for(call(self._records.get()), AWAY_S + wait_s)
+                async with asyncio.timeout(AWAY_S + wait_s):
+                    return await call(self._records.get())
             except TimeoutError:
                 raise Unavailable("long queries are not available at the moment") from None
             except RayTaskError:  # its own fault; some are also a ValueError

@@ -76,7 +76,8 @@ class MonitorActor:
             self._fusion.add_spent(*spent, time.monotonic())
         if self._snapshot.version <= version:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._published.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._published.wait()
         return self._snapshot
 
     async def _run(self) -> None:
@@ -84,7 +85,8 @@ class MonitorActor:
         while True:
             before_s = now
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._dirty.wait(), self._config.telemetry.report_period_s)
+                async with asyncio.timeout(self._config.telemetry.report_period_s):
+                    await self._dirty.wait()
             self._dirty.clear()
             now = time.monotonic()
             if now - before_s > PAUSED_S + self._config.telemetry.report_period_s:

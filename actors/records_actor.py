@@ -275,7 +275,8 @@ class RecordsActor:
         """Return when something happened to the query, or ``wait_s`` later."""
         event = self._news.setdefault(query_id, asyncio.Event())
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), wait_s)
+            async with asyncio.timeout(wait_s):
+                await event.wait()
 
 
 def _journal(digest: str) -> Journal:

@@ -126,7 +126,8 @@ class SchedulerActor:
             self._apply(Register(holder, held))
         if not box.stale(self._state.contended):
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(box.news.wait(), POLL_S)
+                async with asyncio.timeout(POLL_S):
+                    await box.news.wait()
         return box.mail(self._state.contended)
 
     async def counters(self) -> dict[str, int]:
@@ -181,14 +182,13 @@ class SchedulerActor:
         """Tell the monitor the backlog after every change; learn capacity and engine calls."""
         while True:
             with contextlib.suppress(TimeoutError):
-                period = self._config.telemetry.report_period_s
-                await asyncio.wait_for(self._changed.wait(), period)
+                async with asyncio.timeout(self._config.telemetry.report_period_s):
+                    await self._changed.wait()
             self._changed.clear()
             try:
                 report = self._state.report(time.monotonic())
-                load = await asyncio.wait_for(
-                    self._monitor.get().report_queue.remote(report), timeout=2.0
-                )
+                async with asyncio.timeout(2.0):
+                    load = await self._monitor.get().report_queue.remote(report)
                 self._learn(load)
             except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()

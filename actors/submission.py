@@ -77,7 +77,8 @@ class Submission:
             try:
                 method = self._workflow.get().run
                 sent = method.remote(self.query, self._spent_s())
-                answer: Answer = await asyncio.wait_for(sent, self._patience_s())
+                async with asyncio.timeout(self._patience_s()):
+                    answer: Answer = await sent
                 return answer
             except TimeoutError:
                 return self._silent()

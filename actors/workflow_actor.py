@@ -186,7 +186,8 @@ class WorkflowActor:
             spent = (load.holder, load.spent_hour_usd(now))
             try:
                 wait = self._monitor.get().wait.remote(version, 5.0, breakers=states, spent=spent)
-                snapshot = await asyncio.wait_for(wait, MONITOR_SILENT_S)
+                async with asyncio.timeout(MONITOR_SILENT_S):
+                    snapshot = await wait
             except (RayError, ValueError, TimeoutError):
                 self._monitor.forget()
                 version = -1

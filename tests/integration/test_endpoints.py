@@ -171,7 +171,8 @@ def test_a_client_that_goes_away_ends_the_call_there(
     servers[0].mode, servers[0].token_s = "endless", 0.1
     body = {"model": "one", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
     with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=30) as response:
-        next(line for line in response.iter_lines() if '"content"' in line)
+        lines = response.iter_lines()  # dropped, it would close the connection
+        next(line for line in lines if '"content"' in line)
         eventually(lambda: servers[0].running == 1)
     eventually(lambda: servers[0].running == 0)
 

@@ -162,6 +162,19 @@ async def test_a_sender_with_nothing_to_send_still_hears_how_the_log_fares(
     assert set(map(len, fake.batches)) == {0}
 
 
+async def test_a_sender_ends_when_it_is_told_to_just_as_an_answer_comes(
+    config: AppConfig, fake: FakeActor
+) -> None:
+    sender, answer = LogSender(config), asyncio.get_running_loop().create_future()
+    fake.remote = lambda _: answer  # type: ignore[method-assign,assignment]
+    sender.add(entry("q-1"))
+    await asyncio.sleep(0.1)
+    answer.set_result(LogState())
+    sender._task.cancel()
+    done, _ = await asyncio.wait([sender._task], timeout=2.0)
+    assert done == {sender._task}
+
+
 async def test_what_cannot_be_sent_is_counted_and_the_next_goes_out(
     config: AppConfig, fake: FakeActor
 ) -> None:
