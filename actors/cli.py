@@ -1,5 +1,5 @@
-"""The command line: ``inframind serve | ask | status | demo | models | eval | logs | calibrate``,
-the last four from files of their own."""
+"""The command line: ``inframind serve | ask | status | demo | models | eval | logs | calibrate |
+train``, the last five from files of their own."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rich.markup import escape
 from actors.cli_calibrate import calibrate
 from actors.cli_eval import evaluate_file
 from actors.cli_logs import logs_app
+from actors.cli_train import train
 from actors.client import DEFAULT_URL, ApiError, Client
 from actors.demo import run_demo
 from actors.display import answer_block, found_lines, pool_table
@@ -151,6 +152,7 @@ def demo(config: ConfigPath = LOCAL, port: Port = None) -> None:
 
 app.command("eval")(evaluate_file)
 app.command("calibrate")(calibrate)
+app.command("train")(train)
 
 
 @contextlib.contextmanager

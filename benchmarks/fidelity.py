@@ -30,9 +30,10 @@ from rich.progress import Progress
 from actors.local_pool import ServeFile, read_serve_file, running_pool
 from actors.transport import free_port
 from benchmarks.fidelity_report import ALL, Steps, about_of, as_markdown, compare, draw, write_csv
+from benchmarks.inputs import items_to_test, own_state
 from benchmarks.open_loop import Offer, offer_all
 from runtime.config import AppConfig, parse_config
-from runtime.datasets import Item, load_folder
+from runtime.datasets import Item
 from runtime.policy import make_policy
 from runtime.sim.calibrate import calibrate, calls_of
 from runtime.sim.fitted import fitted_calibration, fitted_pool
@@ -143,7 +144,9 @@ def _sized(item: Item) -> SimItem:
 
 def main(
     config: Annotated[Path, typer.Option("--config", "-c")] = Path("serve_configs/local.yaml"),
-    data: Annotated[Path, typer.Option(help="Folder of the data sets.")] = Path("../shared/data"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; by default the hub's.")
+    ] = None,
     fit_rate: Annotated[float, typer.Option(help="Queries a minute of the run to fit.")] = 8.0,
     test_rate: Annotated[float, typer.Option(help="Of the run to predict.")] = 16.0,
     queries: Annotated[int, typer.Option(help="Of each run.")] = 120,
@@ -154,12 +157,12 @@ def main(
 ) -> None:
     """Fit at one rate, predict another, measure it, compare."""
     start_s = time.monotonic()
-    items = [item for name in DATASETS for item in load_folder(data, name, "test")]
+    items = [item for items in items_to_test(data, DATASETS) for item in items]
     fit_offers = offers_of(items, fit_rate, queries, seed)
     test_offers = offers_of(items, test_rate, queries, seed + 1)
     with tempfile.TemporaryDirectory(prefix="fidelity-", dir="/tmp") as temp:
         file = _with_log(read_serve_file(config), Path(temp), policy)
-        with running_pool(file, free_port()) as url:
+        with own_state(), running_pool(file, free_port()) as url:
             console.print("warming up")
             offer(url, offers_of(items, 60.0, 2 * len(file.config.models), seed + 2), "warm")
             warm_at = time.time()

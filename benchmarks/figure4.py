@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
 
 from benchmarks import paper
 from benchmarks.cells import SLO_S
@@ -32,7 +33,6 @@ def main() -> None:
     )
     for point in dict.fromkeys(r.operating_point for r in rows):
         figure = draw([r for r in rows if r.operating_point == point], point)
-        figure.tight_layout()
         figure.savefig(options.out / f"figure4_{point}.png", dpi=90, metadata={"Software": None})
         plt.close(figure)
         report.add(f"![{point}](figure4_{point}.png)")
@@ -62,6 +62,7 @@ def draw(rows: Sequence[Row], point: str) -> plt.Figure:
         len(datasets),
         squeeze=False,
         sharex=True,
+        layout="constrained",
         figsize=(3 * len(datasets), 2.5 * len(rates)),
     )
     colours = dict(zip(SHOWN, plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
@@ -71,13 +72,14 @@ def draw(rows: Sequence[Row], point: str) -> plt.Figure:
             axis.axvspan(SEVERE_S, 1e5, color="red", alpha=0.15)
             for r in rows:
                 if (r.dataset, r.rate_rpm) == (dataset, rate):
-                    axis.scatter(
-                        r.latency_mean_s, r.accuracy, color=colours[r.policy], label=r.policy
-                    )
+                    axis.scatter(r.latency_mean_s, r.accuracy, color=colours[r.policy])
             _theirs(axis, dataset, rate, colours)
             axis.set(xscale="log", xlim=(1, 1e4), title=f"{dataset}, {rate:g}/min")
             axis.title.set_fontsize(8)
-    axes[0][0].legend(fontsize=5)
+    labels = [p for p in SHOWN if any(r.policy == p for r in rows)]
+    dots = [Line2D([], [], color=colours[p], marker="o", linestyle="") for p in labels]
+    hollow = Line2D([], [], color="grey", marker="o", linestyle="", fillstyle="none")
+    figure.legend([*dots, hollow], [*labels, "the paper"], loc="outside upper center", ncols=8)
     figure.supxlabel(f"{point}: mean latency (s)")
     figure.supylabel("accuracy (%)")
     return figure

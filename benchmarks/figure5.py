@@ -19,6 +19,7 @@ from benchmarks.loads import Use, use
 from benchmarks.points import point
 from benchmarks.report import Common, Report, common, table
 from runtime.sim.workload import TIERS_S
+from runtime.types import STRATEGIES
 
 LOW_RPM = 10.0
 
@@ -131,7 +132,7 @@ def _said(shares: dict[str, float]) -> str:
 
 def draw(cells: Sequence[Cell], uses: Sequence[Use]) -> plt.Figure:
     points = list(dict.fromkeys(c.point.name for c in cells))
-    figure, axes = plt.subplots(len(points), 3, figsize=(13, 3.4 * len(points)), squeeze=False)
+    figure, axes = plt.subplots(len(points), 3, figsize=(14, 3.4 * len(points)), squeeze=False)
     for line, name in zip(axes, points, strict=True):
         shown = [u for c, u in zip(cells, uses, strict=True) if c.point.name == name]
         places = range(len(TIERS_S))
@@ -145,9 +146,10 @@ def draw(cells: Sequence[Cell], uses: Sequence[Use]) -> plt.Figure:
             places, [r.correct_on_time for r in rows], marker="s", label="correct and on time"
         )
         line[0].set(title=f"{name}: quality (%)", ylim=(0, 100))
-        line[0].legend(fontsize=7)
+        line[0].legend(fontsize=7, loc="lower right")
+        orders = (list(shown[0].models), [str(s) for s in STRATEGIES])
         for axis, part, title in ((line[1], 0, "models"), (line[2], 1, "depths")):
-            _stack(axis, [by_part(u, part) for u in shown])
+            _stack(axis, [by_part(u, part) for u in shown], orders[part])
             axis.set(title=f"{name}: {title} (share of calls)", ylim=(0, 1))
         for axis in line:
             axis.set_xticks(places, [f"{b:g}" for b in TIERS_S])
@@ -155,13 +157,16 @@ def draw(cells: Sequence[Cell], uses: Sequence[Use]) -> plt.Figure:
     return figure
 
 
-def _stack(axis: plt.Axes, shares: Sequence[dict[str, float]]) -> None:
+def _stack(axis: plt.Axes, shares: Sequence[dict[str, float]], order: Sequence[str]) -> None:
+    """Bars in the order and colours of ``order``, which are the same in every row."""
     bottom = [0.0] * len(shares)
-    for name in sorted({n for s in shares for n in s}):
+    seen = {name for share in shares for name in share}
+    for name in sorted(seen, key=order.index):
         values = [s.get(name, 0.0) for s in shares]
-        axis.bar(range(len(shares)), values, bottom=bottom, label=name)
+        colour = f"C{order.index(name)}"
+        axis.bar(range(len(shares)), values, bottom=bottom, label=name, color=colour)
         bottom = [b + v for b, v in zip(bottom, values, strict=True)]
-    axis.legend(fontsize=6)
+    axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 if __name__ == "__main__":

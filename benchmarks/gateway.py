@@ -28,7 +28,7 @@ import yaml
 
 from actors.local_pool import ServeFile, running_pool
 from actors.transport import free_port
-from benchmarks.inputs import question
+from benchmarks.inputs import own_state, question
 from benchmarks.instant_server import MODEL
 from runtime.config import parse_config
 
@@ -170,7 +170,7 @@ def main(
         args = pool(backend)
         config = parse_config(args)
         file = ServeFile(args, config, port=own_port)
-        with running_pool(file) as ours:
+        with own_state(), running_pool(file) as ours:
             found = measure({"direct": backend, "ours": ours, "litellm": proxy})
     print(json.dumps({"benchmark": "gateway", **{k: round(v, 2) for k, v in found.items()}}))
 

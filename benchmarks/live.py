@@ -24,9 +24,10 @@ from rich.progress import Progress
 
 from actors.local_pool import ServeFile, read_serve_file, running_pool
 from actors.transport import free_port
+from benchmarks.inputs import items_to_test, own_state
 from benchmarks.open_loop import Figures, Offer, Row, figures, graded, offer_all
 from runtime.config import AppConfig, parse_config
-from runtime.datasets import Item, load_folder
+from runtime.datasets import Item
 from runtime.policy import make_policy
 from runtime.sim.items import Calibration, shipped
 from runtime.sim.parameters import load_models
@@ -74,9 +75,9 @@ def offers_of(items: Sequence[Item], rate_per_min: float, count: int, seed: int)
     return [Offer(at_s, items[i % len(items)], budget_s) for at_s, budget_s, i in rows]
 
 
-def items_of(folder: Path) -> list[Item]:
+def items_of(folder: Path | None) -> list[Item]:
     """The test items of both data sets, in turns."""
-    humaneval, mbpp = (load_folder(folder, name, "test") for name in DATASETS)
+    humaneval, mbpp = items_to_test(folder, DATASETS)
     return [item for pair in zip(humaneval, mbpp, strict=False) for item in pair]
 
 
@@ -124,8 +125,10 @@ def table(found: Sequence[tuple[Run, Figures, Figures]]) -> str:
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Folder of the data sets, see `runtime.datasets`.")],
     config: Annotated[Path, typer.Option("--config", "-c")] = Path("serve_configs/local.yaml"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; by default the hub's.")
+    ] = None,
     parameters: Annotated[
         Path | None, typer.Option(help="The pool's fitted models, from `inframind calibrate`.")
     ] = None,
@@ -143,7 +146,8 @@ def main(
     for order in dict.fromkeys(run.order for run in runs):
         own = [run for run in runs if run.order == order]
         args = config_of(file, own[0])
-        with running_pool(replace(file, args=args, config=parse_config(args)), free_port()) as url:
+        pool = replace(file, args=args, config=parse_config(args))
+        with own_state(), running_pool(pool, free_port()) as url:
             for run in own:
                 ahead = predicted(parse_config(config_of(file, run)), offers, quality)
                 found.append((run, figures(measure(url, run, offers)), ahead))

@@ -18,11 +18,12 @@ import numpy as np
 
 from benchmarks.cells import SLO_S
 from benchmarks.contenders import Contender
+from benchmarks.inputs import items_to_test
 from benchmarks.open_loop import Offer, Row, graded, offer_all
 from benchmarks.report import Common
 from benchmarks.rows import Row as TableRow
 from benchmarks.rows import interval, write_rows
-from runtime.datasets import Item, load_folder
+from runtime.datasets import Item
 from runtime.sim.workload import poisson
 
 
@@ -65,7 +66,7 @@ def row_of(dataset: str, rate_rpm: float, policy: str, rows: Sequence[Row], seed
 
 def live_cells(
     url: str,
-    data: Path,
+    data: Path | None,
     datasets: Iterable[str],
     rates_rpm: Sequence[float],
     contenders: Sequence[Contender],
@@ -78,7 +79,7 @@ def live_cells(
     options.out.mkdir(parents=True, exist_ok=True)
     rows: list[TableRow] = []
     for dataset in datasets:
-        items = load_folder(data, dataset, "test")
+        (items,) = items_to_test(data, [dataset])
         for rate in rates_rpm:
             for policy in policies:
                 asked = offers(items, rate, queries, options.seed)

@@ -27,7 +27,7 @@ import aiohttp
 
 from actors.local_pool import ServeFile, running_pool
 from actors.transport import free_port
-from benchmarks.inputs import question
+from benchmarks.inputs import own_state, question
 from runtime.config import parse_config
 
 Items = dict[str, float]
@@ -122,7 +122,7 @@ def main() -> None:
     config = parse_config(args)
     url = f"http://127.0.0.1:{port}"
     file = ServeFile(args, config, "ours", "/ours", port=port)
-    with running_pool(file):
+    with own_state(), running_pool(file):
         import ray
         from ray import serve
 

@@ -21,6 +21,7 @@ import httpx
 from actors.local_pool import ServeFile, running_pool
 from actors.names import NAMESPACE, ActorNames
 from actors.transport import free_port
+from benchmarks.inputs import own_state
 from runtime.config import AppConfig, parse_config
 
 APP = "recovery"
@@ -207,7 +208,7 @@ def main() -> None:
     args = pool()
     config = parse_config(args)
     file = ServeFile(args, config, APP, port=free_port())
-    with running_pool(file) as url:
+    with own_state(), running_pool(file) as url:
         figures = asyncio.run(run(url, config))
     print(json.dumps(figures))
 

@@ -8,7 +8,7 @@ their own. Writes
 ``table2.csv``, ``.md`` and ``.png`` (with another ``--queries``: ``table2_N``), with hard deadlines
 ``table2_hard.csv``, and prints one line of JSON.
 
-``--pool live --url URL --data FOLDER`` offers the same to a running pool, with real graders.
+``--pool live --url URL [--data FOLDER]`` offers the same to a running pool, with real graders.
 """
 
 from __future__ import annotations
@@ -86,15 +86,15 @@ def main() -> None:
     parser.add_argument("--no-hard", dest="hard", action="store_false", help="soft deadlines only")
     parser.add_argument("--pool", choices=("simulated", "live"), default="simulated")
     parser.add_argument("--url", help="of the live pool")
-    parser.add_argument("--data", type=Path, help="folder of the data sets, for a live pool")
+    parser.add_argument("--data", type=Path, help="of a live pool: a folder; else from the hub")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES_RPM))
     args = parser.parse_args()
     options = Common.of(args)
     policies = [contender(name) for name in args.policies]
     queries = 20 if options.quick else args.queries
     if args.pool == "live":
-        if not args.url or not args.data:
-            parser.error("--pool live needs --url and --data")
+        if not args.url:
+            parser.error("--pool live needs --url")
         live_cells(args.url, args.data, args.datasets, args.rates, policies, queries, options)
         return
     stem = args.stem or ("table2" if queries == DEFAULT_QUERIES else f"table2_{queries}")
@@ -234,7 +234,7 @@ def draw(rows: Sequence[Row], points: Sequence[str]) -> plt.Figure:
                 label=f"{name}, {highest:g}/min",
             )
         axis.set(title=dataset, xlim=(0, 100), xlabel="correct and on time (%)")
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.09), frameon=False)
     axes[0][0].set_yticks(np.arange(len(policies)) + 0.4 - height / 2, policies)
     axes[0][0].invert_yaxis()
     return figure

@@ -141,16 +141,18 @@ def _line(shown: Use, effect: str) -> list[str]:
 
 def draw(found: dict[str, list[Use]]) -> plt.Figure:
     """Correct and on time, with the mechanism and without, a panel each."""
-    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 3.6), squeeze=False)
+    figure, axes = plt.subplots(1, len(found), figsize=(5 * len(found), 4.2), squeeze=False)
     for axis, (mechanism, shown) in zip(axes[0], found.items(), strict=True):
         rows = [u.played.row for u in shown]
-        where = list(dict.fromkeys(f"{r.operating_point}\n{r.dataset}" for r in rows))
+        where = list(dict.fromkeys(f"{r.operating_point} {r.dataset}" for r in rows))
         for offset, policy in enumerate(dict.fromkeys(r.policy for r in rows)):
             values = [r.correct_on_time for r in rows if r.policy == policy]
             axis.bar([i + 0.4 * offset for i in range(len(values))], values, 0.4, label=policy)
-        axis.set_xticks([i + 0.2 for i in range(len(where))], where, fontsize=5)
+        axis.set_xticks(
+            [i + 0.2 for i in range(len(where))], where, fontsize=7, rotation=60, ha="right"
+        )
         axis.set(title=mechanism, ylabel="correct and on time (%)", ylim=(0, 100))
-        axis.legend(fontsize=7)
+        axis.legend(fontsize=7, loc="lower left")
     return figure
 
 

@@ -1,8 +1,9 @@
 """Table 4: GSM-Hard on a hybrid pool (budget 100 s) and on one of API models alone (500 s).
 
 The pools are ``serve_configs/hybrid.yaml`` and ``api.yaml``; what providers limit, charge and take
-is assumed. ``python -m benchmarks.table4`` writes ``table4.csv``, ``.md`` and ``.png`` and prints
-one line of JSON.
+is assumed. No policy here weighs money: the runtime offers it the models that a query's money and
+the pool's hour still pay for. ``python -m benchmarks.table4`` writes ``table4.csv``, ``.md`` and
+``.png`` and prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ BUDGETS_S = {"hybrid": 100.0, "api": 500.0}
 
 @dataclass(frozen=True, slots=True)
 class Paid:
-    """A cell, the share of its calls that went to API models, and how many queries ended with
-    an error."""
+    """A cell, the share of its calls that went to API models, how many queries ended with an
+    error, and US dollars per 1,000 queries."""
 
     played: Played
     api_percent: float
     errors_percent: float
+    dollars: float
 
 
 def paid(cell: Cell, results: Results) -> Paid:
@@ -43,7 +45,13 @@ def paid(cell: Cell, results: Results) -> Paid:
     apis = [m.name for m in config.models if m.api is not None]
     to_api = np.isin(results.calls.named("model"), apis)
     errors = results.queries.named("status") == "error"
-    return Paid(played(cell, results), 100 * float(to_api.mean()), 100 * float(errors.mean()))
+    spent = np.nansum(results.queries["cost_usd"]) / len(results.queries)
+    return Paid(
+        played(cell, results),
+        100 * float(to_api.mean()),
+        100 * float(errors.mean()),
+        1000 * float(spent),
+    )
 
 
 def main() -> None:
@@ -72,10 +80,11 @@ def main() -> None:
     count = len(describe_apis())
     report.add(
         f"Providers: {count} more parameters, all assumed. Where the paper has InfraMind, greedy "
-        "stands. The paper does not say which models were behind APIs, nor their limits."
+        "stands. The paper does not say which models were behind APIs, nor their limits. A query "
+        "may spend 0.01 US dollars and a pool 5 an hour, as the configs say."
     )
     head = ["pool", "req/min", "policy", "accuracy %", "mean s", "p90 s", "SLO %",
-            "correct and on time %", "calls", "to APIs %", "errors %",
+            "correct and on time %", "calls", "to APIs %", "US$ per 1,000", "errors %",
             "paper: accuracy, s, SLO"]  # fmt: skip
     report.add(table(head, [_line(run) for run in runs]))
     report.draw(draw([run.played for run in runs]))
@@ -94,7 +103,7 @@ def _line(run: Paid) -> list[str]:
         *(r.operating_point, f"{r.rate_rpm:g}", r.policy, f"{r.accuracy:.1f}"),
         *(f"{r.latency_mean_s:.1f}", f"{r.latency_p90_s:.1f}", f"{r.slo:.1f}"),
         *(f"{r.correct_on_time:.1f}", f"{r.calls_per_query:.2f}"),
-        *(f"{run.api_percent:.0f}", f"{run.errors_percent:.0f}"),
+        *(f"{run.api_percent:.0f}", f"{run.dollars:.2f}", f"{run.errors_percent:.0f}"),
         f"{theirs.accuracy:g}, {theirs.latency_s:g}, {theirs.slo:g}" if theirs else "",
     ]
 
@@ -103,16 +112,22 @@ def draw(runs: Sequence[Played]) -> plt.Figure:
     """SLO over the rate, a panel for each pool."""
     figure, axes = plt.subplots(1, len(BUDGETS_S), figsize=(10, 3.6))
     for axis, (pool, budget_s) in zip(axes, BUDGETS_S.items(), strict=True):
-        for policy in POLICIES:
+        for number, policy in enumerate(POLICIES):
             rows = [p.row for p in runs if (p.row.operating_point, p.row.policy) == (pool, policy)]
-            axis.plot([r.rate_rpm for r in rows], [r.slo for r in rows], marker="o", label=policy)
+            axis.plot(
+                [r.rate_rpm for r in rows],
+                [r.slo for r in rows],
+                marker="ov^sDx"[number],
+                linestyle=("-", "--")[number % 2],
+                label=policy,
+            )
         axis.set(
             title=f"{pool}, budget {budget_s:g} s",
             xlabel="req/min",
             ylabel="SLO (%)",
             ylim=(0, 105),
         )
-    axes[0].legend(fontsize=7)
+    axes[0].legend(fontsize=7, loc="center left")
     return figure
 
 

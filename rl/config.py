@@ -68,12 +68,14 @@ class PpoConfig(Strict):
 
 class PlannerConfig(Strict):
     """The planner (eq. 6). ``baseline: value`` subtracts a learned value instead of the batch's
-    mean; ``entropy`` is 0 in the paper. ``lr_factor`` multiplies the rate for the planner, which is
-    updated once a batch while the executor is a dozen times."""
+    mean; ``entropy`` is 0 in the paper, ``entropy_final`` as in ``PpoConfig``. ``lr_factor``
+    multiplies the rate for the planner, which is updated once a batch while the executor is a dozen
+    times."""
 
     vae_weight: NonNegative = 0.001
     task_weight: NonNegative = 1.0
     entropy: NonNegative = 0.0
+    entropy_final: NonNegative | None = None
     baseline: Literal["batch", "value"] = "batch"
     clip: Positive = 0.2
     updates: Count = 1

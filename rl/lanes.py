@@ -8,7 +8,7 @@ they were, whatever batch their queries fall into.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -119,7 +119,8 @@ class _Lane:
 
 
 class TrainingSweeps:
-    """Draws sweeps over the training questions: each question once before any again.
+    """Draws sweeps over the training questions: each question once before any again, those of
+    ``exclude`` never.
 
     ``epoch`` is how often all of them have been asked by now.
     """
@@ -131,12 +132,16 @@ class TrainingSweeps:
         workload: WorkloadConfig,
         seed: str,
         split: str = "train",
+        exclude: Collection[str] = (),
     ) -> None:
         self._rng = Random(seed)
         self._calibration = calibration
         self._workload = workload
         self._points = [(p, *at_point(base, p)) for p in workload.points]
-        self._items = {name: calibration.select(name, split) for name in workload.datasets}
+        self._items = {
+            name: [i for i in calibration.select(name, split) if i.item_id not in exclude]
+            for name in workload.datasets
+        }
         self._streams = {name: self._shuffled(items) for name, items in self._items.items()}
         self._sizes = {name: len(items) for name, items in self._items.items()}
         self.num_drawn = 0

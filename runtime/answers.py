@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from string import ascii_uppercase
+from typing import Literal
 
 from runtime.numerals import (
     IN_LINE,
@@ -129,6 +131,7 @@ def code_blocks(text: str) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=256)  # a query's answers are read again when they are compared and graded
 def _math(text: str) -> str | None:
     for content, explicit in _stated(text):
         if explicit:
@@ -277,7 +280,10 @@ def _first_sentence(content: str) -> str:
     return re.split(r"\.\s", content, maxsplit=1)[0].strip(_MARKUP)
 
 
-def _line(text: str, index: int) -> str:
-    """A line of those that are not blank, stripped; empty if there is none."""
-    lines = text.strip().splitlines()
+def _line(text: str, index: Literal[0, -1]) -> str:
+    """The first or last line of those that are not blank, stripped; empty if there is none."""
+    # Long answers are not split as a whole: a line that others know as several ends in "\n", too.
+    text = text.strip()
+    piece = text.partition("\n")[0] if index == 0 else text.rpartition("\n")[2]
+    lines = piece.splitlines()
     return lines[index].strip(_MARKUP) if lines else ""

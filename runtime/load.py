@@ -118,6 +118,7 @@ class LocalLoad:
         self._ended: dict[str, list[tuple[float, float]]] = {m.name: [] for m in config.models}
         self._gone = dict.fromkeys(self._sent, 0)
         self._views: dict[str, tuple[float, ModelView]] = {}  # until something changes
+        self._speeds: dict[str, tuple[ModelLoad | None, int, float, Speed]] = {}
         self._breakers = {m.name: Breaker(config.breaker) for m in config.models}
 
     @property
@@ -220,7 +221,7 @@ class LocalLoad:
             kv_usage=load.kv_usage if load else None,
             e2e_s=load.e2e_s if load else None,
             age_s=age_s,
-            speed=predict_speed(config, load, in_system, slots, rate.hold_s if rate else 0.0),
+            speed=self._speed(config, load, in_system, slots, rate.hold_s if rate else 0.0),
             fresh=load is not None and load.running is not None,
             available=passes and (load is None or load.replicas > 0),
             retry_after_s=None if passes else breaker.retry_after_s(now),
@@ -229,6 +230,17 @@ class LocalLoad:
             backlog=load.backlog if load else None,
             rate=rate,
         )
+
+    def _speed(
+        self, config: ModelConfig, load: ModelLoad | None, in_system: int, slots: int, hold_s: float
+    ) -> Speed:
+        """``predict_speed``, worked out anew where something differs from the last time."""
+        last = self._speeds.get(config.name)
+        if last is not None and last[0] is load and last[1] == in_system and last[2] == hold_s:
+            return last[3]
+        speed = predict_speed(config, load, in_system, slots, hold_s)
+        self._speeds[config.name] = load, in_system, hold_s, speed
+        return speed
 
     def _rate(self, model: str, api: ApiConfig, load: ModelLoad | None, now: float) -> RateReport:
         """The window as reported, with own calls that it cannot have counted."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from string import ascii_uppercase
 
 from runtime.errors import ContextExceeded, RequestError
@@ -131,21 +132,48 @@ def build(
         tools = query.sampling.tools or ""
         return PromptParts(query.question, history=query.context, last=query.last, tools=tools)
     who = _OVER_ALL.get(step.kind) or role(plan.task, step.role)
-    own_system = [m.content for m in query.context if m.role == "system"]
-    how = instruction(strategy, plan.task)
     answers = [
         quote_answer(step, each, text, (runs or {}).get(each.step_id)) for each, text in inputs
     ]
     ran = _own_run(step, runs or {})
-    if response_format is not None:
-        how = f"{instruction(strategy, TaskKind.GENERAL)} {format_instruction(response_format)}"
     return PromptParts(
         question=_question(query),
-        system="\n\n".join([who.prompt if runs is None else who.tool_prompt, how, *own_system]),
+        system=_system(query, plan, who, strategy, response_format, runs is not None),
         history=tuple(m for m in query.context if m.role != "system"),
         answers=(*answers, *ran),
         task=_task(plan, step, who, bool(inputs), bool(ran)),
     )
+
+
+def rephrased(
+    parts: PromptParts,
+    query: Query,
+    plan: Plan,
+    step: Step,
+    strategy: Strategy,
+    response_format: str | None,
+    runs_code: bool,
+) -> PromptParts:
+    """What ``build`` gave as ``parts``, with another strategy; ``runs_code``: it had ``runs``."""
+    if step.kind is StepKind.DIRECT:
+        return parts
+    who = _OVER_ALL.get(step.kind) or role(plan.task, step.role)
+    return replace(parts, system=_system(query, plan, who, strategy, response_format, runs_code))
+
+
+def _system(
+    query: Query,
+    plan: Plan,
+    who: Role,
+    strategy: Strategy,
+    response_format: str | None,
+    runs_code: bool,
+) -> str:
+    how = instruction(strategy, plan.task)
+    if response_format is not None:
+        how = f"{instruction(strategy, TaskKind.GENERAL)} {format_instruction(response_format)}"
+    own = [m.content for m in query.context if m.role == "system"]
+    return "\n\n".join([who.tool_prompt if runs_code else who.prompt, how, *own])
 
 
 def _own_run(step: Step, runs: Mapping[int, ProgramRun]) -> list[Quoted]:
@@ -157,11 +185,13 @@ def _own_run(step: Step, runs: Mapping[int, ProgramRun]) -> list[Quoted]:
 
 
 def _question(query: Query) -> str:
+    if not query.choices:
+        return query.question
     if len(query.choices) > len(ascii_uppercase):
         raise RequestError(f"at most {len(ascii_uppercase)} choices can be given", param="choices")
     lettered = zip(ascii_uppercase, query.choices, strict=False)
     choices = "\n".join(f"{letter}. {choice}" for letter, choice in lettered)
-    return f"{query.question}\n\n{choices}" if choices else query.question
+    return f"{query.question}\n\n{choices}"
 
 
 def _task(plan: Plan, step: Step, who: Role, has_inputs: bool, has_run: bool) -> str:
@@ -175,16 +205,21 @@ def _task(plan: Plan, step: Step, who: Role, has_inputs: bool, has_run: bool) ->
     return "\n".join(lines)
 
 
-def _frame(parts: PromptParts) -> list[str]:
+def _frame(parts: PromptParts) -> tuple[str, ...]:
     """The user message without the earlier answers, which stand between its pieces."""
-    frame = [parts.question]
-    for i, quoted in enumerate(parts.answers):
+    return _known_frame(parts.question, parts.answers, parts.task)
+
+
+@lru_cache(maxsize=8)  # a prompt is measured, fitted and written one after the other
+def _known_frame(question: str, answers: tuple[Quoted, ...], task: str) -> tuple[str, ...]:
+    frame = [question]
+    for i, quoted in enumerate(answers):
         intro = "" if i else f"\n\n{_QUOTE_INTRO}"
         frame[-1] += f"{intro}\n\n{quoted.label}\n<{quoted.tag}>\n"
         frame.append(f"\n</{quoted.tag}>")
-    if parts.task:
-        frame[-1] += f"\n\n{parts.task}"
-    return frame
+    if task:
+        frame[-1] += f"\n\n{task}"
+    return tuple(frame)
 
 
 def fit(
@@ -218,9 +253,9 @@ def fit(
             param="messages",
         )
     answers, shown = _cut(parts.answers, sizes, left - output, count)
-    shortened = (history, answers, output) != (parts.history, parts.answers, max_tokens)
-    messages = _messages(replace(parts, history=history, answers=answers))
-    return FittedPrompt(messages, fixed + spent + shown, output, shortened)
+    cut = (history, answers) != (parts.history, parts.answers)
+    messages = _messages(replace(parts, history=history, answers=answers) if cut else parts)
+    return FittedPrompt(messages, fixed + spent + shown, output, cut or output != max_tokens)
 
 
 def needed_tokens(parts: PromptParts, count: Count = count_tokens) -> int:
@@ -253,6 +288,8 @@ def _calls_size(message: Message, count: Count) -> int:
 
 def _newest(history: Sequence[Message], room: int, count: Count) -> tuple[tuple[Message, ...], int]:
     """Drop the oldest messages until ``room`` holds the rest; returns these and their tokens."""
+    if not history:
+        return (), 0
     sizes = [_size(message, count) for message in history]
     total = sum(sizes)
     kept: list[Message] = []
@@ -270,6 +307,8 @@ def _cut(
     answers: Sequence[Quoted], sizes: Sequence[int], room: int, count: Count
 ) -> tuple[tuple[Quoted, ...], int]:
     """Cut the longest answers until ``room`` holds them all; returns all and their tokens."""
+    if (total := sum(sizes)) <= room:
+        return tuple(answers), total
     level = _level(sizes, room)
     kept: list[Quoted] = []
     total = 0

@@ -104,6 +104,7 @@ class TelemetryFusion:
         self._breakers: dict[str, tuple[float, dict[str, str]]] = {}
         self._spent: dict[str, tuple[float, float]] = {}
         self._version = 0
+        self._made: dict[str, tuple[ReplicaReport, QueueReport, ModelLoad]] = {}
 
     def add_replica(self, report: ReplicaReport, now: float) -> None:
         """Take a replica's figures; those of unknown models are ignored."""
@@ -130,8 +131,22 @@ class TelemetryFusion:
         spent = {holder: usd for holder, (_, usd) in self._spent.items() if usd}
         self._breakers = {k: v for k, v in self._breakers.items() if now - v[0] <= self._gone_s}
         self._version += 1
-        models = {m: self._model(m, now) for m in self._models}
+        models = {m: self._known(m, now) or self._model(m, now) for m in self._models}
         return PoolTelemetry(self._version, models, spent)
+
+    def _known(self, model: str, now: float) -> ModelLoad | None:
+        """What the last snapshot said, where a model's one replica and its scheduler have sent
+        nothing else since and the figures are as old as then."""
+        replicas, queue = self._replicas[model], self._queues.get(model)
+        made = self._made.get(model)
+        if made is None or queue is None or len(replicas) != 1 or self._breakers:
+            return None
+        report, queue_report, load = made
+        [(at, latest)] = replicas.values()
+        age_s = now - at
+        same = latest is report and queue[1] is queue_report and age_s == load.age_s
+        fresh = age_s <= self._gone_s and now - queue[0] <= self._gone_s
+        return load if same and fresh and not load.breakers else None
 
     def _model(self, model: str, now: float) -> ModelLoad:
         known = self._replicas[model]
@@ -148,7 +163,7 @@ class TelemetryFusion:
         if queue is not None and now - queue_at > self._gone_s:
             queue = None
         one = reports[0] if len(reports) == 1 else None  # most models have one replica
-        return ModelLoad(
+        load = ModelLoad(
             model=model,
             replicas=len(known),
             slots=slots,
@@ -168,6 +183,9 @@ class TelemetryFusion:
             breakers=self._breakers_of(model) if self._breakers else (),
             rate=queue.rate if queue else None,
         )
+        if one is not None and queue is not None:
+            self._made[model] = one, queue, load
+        return load
 
     def _breakers_of(self, model: str) -> tuple[str, ...]:
         return tuple(sorted(s[model] for _, s in self._breakers.values() if model in s))

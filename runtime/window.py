@@ -112,6 +112,7 @@ class CallWindow:
     def __init__(self) -> None:
         self._calls: deque[FinishedCall] = deque()
         self._e2e, self._ttft, self._tpot = _Sum(), _Sum(), _Sum()
+        self._means: Latencies | None = Latencies()  # until a call comes or goes
 
     def add(self, call: FinishedCall) -> None:
         self._calls.append(call)
@@ -128,9 +129,12 @@ class CallWindow:
         """The means over the calls in the window."""
         while self._calls and now - self._calls[0].at_s > WINDOW_S:
             self._count(self._calls.popleft(), -1)
-        return Latencies(self._e2e.mean, self._ttft.mean, self._tpot.mean)
+        if self._means is None:
+            self._means = Latencies(self._e2e.mean, self._ttft.mean, self._tpot.mean)
+        return self._means
 
     def _count(self, call: FinishedCall, sign: int) -> None:
+        self._means = None
         self._e2e.change(call.e2e_s, sign)
         self._ttft.change(call.ttft_s, sign)
         self._tpot.change(call.tpot_s, sign)

@@ -41,7 +41,7 @@ from runtime.money import Purse, call_cost_pusd, tariff
 from runtime.outcome import Progress, StepState, build_answer
 from runtime.policy import Agreement
 from runtime.programs import Program, program_of
-from runtime.prompts import PromptParts, build
+from runtime.prompts import PromptParts, build, rephrased
 from runtime.roles import role
 from runtime.topology import TOPOLOGIES, build_steps, path_lengths
 from runtime.types import (
@@ -85,6 +85,7 @@ class WorkflowState:
         self._policy = "direct" if query.direct_model else ""
         self._paths: tuple[int, ...] = ()
         self._calls: dict[str, int] = {}
+        self._asked_parts: tuple[int, Strategy, PromptParts] | None = None
         self._num_calls = 0
         self._tokens = 0
         self.purse = Purse(query.budget_usd)
@@ -122,15 +123,23 @@ class WorkflowState:
         """The step's prompt before it is fitted to a model."""
         assert self.plan is not None
         step = self.steps[step_id].step
+        wanted = self.query.sampling.response_format if self._may_be_answer(step) else None
+        last = self._asked_parts  # a step needs it once to be routed, and once to be run
+        if last is not None and last[0] == step_id:
+            if last[1] is strategy:
+                return last[2]
+            how = strategy, wanted, self._config.runs_code
+            return rephrased(last[2], self.query, self.plan, step, *how)
         inputs = [
             (self.steps[i].step, self.steps[i].text)
             for i in step.depends_on
             if self.steps[i].status == "ok"
         ]
-        wanted = self.query.sampling.response_format if self._may_be_answer(step) else None
         runs = {s.step.step_id: s.run for s in self.steps if s.run is not None}
         told = runs if self._config.runs_code else None
-        return build(self.query, self.plan, step, inputs, strategy, wanted, told)
+        parts = build(self.query, self.plan, step, inputs, strategy, wanted, told)
+        self._asked_parts = step_id, strategy, parts
+        return parts
 
     def num_shown(self, step: Step) -> int:
         """How many earlier answers the step's prompt holds."""
@@ -291,6 +300,7 @@ class WorkflowState:
             self._error = LimitExceeded("the query reached its cap of calls or tokens")
             return self._give_up(now)
         self._num_calls += 1
+        self._asked_parts = None
         state.begin(call, route, speed)
         self._calls[call.call_id] = step.step_id
         if (prices := tariff(self._config.model(call.model))) is not None:
@@ -454,6 +464,7 @@ class WorkflowState:
         return step.kind is StepKind.DECIDE and len(whole) < 2
 
     def _ask(self, state: StepState, now: float) -> AskRoute:
+        self._asked_parts = None
         state.ask(now)
         return AskRoute(state.step.step_id, frozenset(state.excluded), self._can_stop(state.step))
 
@@ -466,6 +477,7 @@ class WorkflowState:
         step_id = self._calls.pop(call_id, None)
         if step_id is None:
             return None
+        self._asked_parts = None
         self.steps[step_id].end(status, now)
         return self.steps[step_id]
 

@@ -239,7 +239,10 @@ class FastEngine:
     # --- who runs ------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        waiting, running = self._waiting, self.num_running
+        waiting = self._waiting
+        if not waiting:
+            return
+        running = self.num_running
         while waiting and running < self._max_num_seqs:
             first = waiting[0]
             blocks = blocks_of(first.to_read)

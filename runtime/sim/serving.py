@@ -251,7 +251,9 @@ class Serving:
         if engine.finished:
             finished, engine.finished = engine.finished, []
             for sequence in finished:
-                self._done(self._attempts[sequence.call_id], sequence.target_tokens)
+                # Whoever was withdrawn at the very moment of its end is over already.
+                if (attempt := self._attempts.get(sequence.call_id)) is not None:
+                    self._done(attempt, sequence.target_tokens)
         self._settle(replica)
 
     def _done(self, attempt: Attempt, tokens: int) -> None:

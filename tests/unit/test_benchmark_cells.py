@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import contenders
+from actors.log_folder import state_folder
+from benchmarks import contenders, inputs
 from benchmarks.cells import Cell, run_cells, simulate
 from benchmarks.contenders import CONTENDERS, chosen, contender, in_order
+from benchmarks.inputs import own_state
 from benchmarks.loads import use
 from benchmarks.points import CALIBRATED, Point, point
 from benchmarks.rows import Row, interval, played, read_rows, write_rows
 from benchmarks.worlds import DATASETS, World, embeddings
+from runtime.config import CallLogConfig
 from runtime.errors import ConfigError
 from runtime.policy import make_policy
 
@@ -184,3 +188,19 @@ def test_use_counts_what_waits_and_what_runs():
     assert slow.step_s > quick.step_s
     assert slow.deepest_queue > quick.mean_queue
     assert 0 < slow.slots_percent <= 100
+
+
+def test_a_live_benchmark_leaves_the_users_state_alone(monkeypatch):
+    monkeypatch.setenv("INFRAMIND_STATE", "/srv/state")
+    with own_state() as folder:
+        assert state_folder(CallLogConfig()) == folder / "calls"
+        assert folder.is_dir()
+    assert state_folder(CallLogConfig()) == Path("/srv/state/calls")
+    assert not folder.exists()
+
+
+def test_questions_of_live_benchmarks_come_from_a_folder_or_the_hub(monkeypatch):
+    monkeypatch.setattr(inputs, "load_hub", lambda name, split: (f"hub {name} {split}",))
+    monkeypatch.setattr(inputs, "load_folder", lambda at, name, split: (f"{at} {name} {split}",))
+    assert inputs.items_to_test(None, ["math"]) == [("hub math test",)]
+    assert inputs.items_to_test(Path("here"), ["mbpp"]) == [("here mbpp test",)]
