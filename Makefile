@@ -114,7 +114,7 @@ bench-gateway: install
 # The paper's tables and figures on the simulator; benchmarks/README.md. Choices first: they are
 # committed (benchmarks/chosen.json), and these commands make them again.
 CHOICES := validated matched tuned
-TABLES := table2 table3 table4 figure1 figure4 figure5 overload sensitivity bounds_table
+TABLES := table2 table3 table4 figure1 figure4 figure5 overload sensitivity bounds_table compare
 
 tables: install-bench
 	set -e; for name in $(CHOICES) $(TABLES); do $(BIN)/python -m benchmarks.$$name; done

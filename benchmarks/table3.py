@@ -151,8 +151,9 @@ def draw(found: dict[str, list[Use]]) -> plt.Figure:
         axis.set_xticks(
             [i + 0.2 for i in range(len(where))], where, fontsize=7, rotation=60, ha="right"
         )
-        axis.set(title=mechanism, ylabel="correct and on time (%)", ylim=(0, 100))
-        axis.legend(fontsize=7, loc="lower left")
+        axis.set_title(mechanism, loc="left")
+        axis.set(ylabel="correct and on time (%)", ylim=(0, 100))
+        axis.legend(fontsize=7, loc="upper right", bbox_to_anchor=(1.0, 1.16), ncols=2)
     return figure
 
 

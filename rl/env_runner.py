@@ -151,8 +151,8 @@ class SimEnvRunner(MultiAgentEnvRunner):
             facts[:, column] = values
         facts[:, 4:] = solved, on_time
         share = record.latency_share
-        share = record.money_share
-        money = min(share, clip) if share == share else np.nan
+        paid = record.money_share
+        money = min(paid, clip) if paid == paid else np.nan
         whole = [min(share, clip), money, costs.work.sum(), costs.loaded.sum(), solved, on_time]
         of_plan = np.array([[*whole, record.task_index, share]], dtype=np.float32)
         for agent, choices, rows in ((PLANNER, [record.plan], of_plan),

@@ -24,7 +24,8 @@ def row_of(result: Mapping[str, Any]) -> Row:
         for name, value in result.get(group, {}).items():
             if isinstance(value, bool | int | float) and math.isfinite(value):
                 row[f"{group}/{name}"] = float(value)
-    for module, values in result.get("learners", {}).items():
+    for module in ("planner", "executor"):
+        values = result.get("learners", {}).get(module, {})
         for name in ("reward", "gain", "entropy", "value_loss", "task_loss", "vae_loss"):
             if name in values:
                 row[f"{module}/{name}"] = float(values[name])

@@ -1,8 +1,5 @@
 """Sampling and learning: exact log-probabilities, every decision counted, rewards of the current
-multiplier, seeds, and the collapse that a plain linear penalty brings."""
-
-from collections import Counter
-from pathlib import Path
+multiplier, seeds."""
 
 import numpy as np
 import pytest
@@ -13,7 +10,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from ray.rllib.core.columns import Columns  # noqa: E402
 
 from rl.algorithm import algorithm_config  # noqa: E402
-from rl.config import parse_config, read_config  # noqa: E402
+from rl.config import parse_config  # noqa: E402
 from rl.connector import LagrangianBatch, advantages, step_rewards  # noqa: E402
 from rl.env_runner import EXECUTOR, FACTS, PLANNER, SimEnvRunner  # noqa: E402
 from rl.learner import InfraLearner  # noqa: E402
@@ -169,33 +166,3 @@ def test_learner_state_keeps_multiplier_progress_and_rate():
     assert other.learner.progress.queries == 640
     ((_, optimizer),) = other.learner.get_optimizers_for_module(EXECUTOR)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.25 * 3e-4)
-
-
-def _smallest_share(reward: dict, multiplier: float, batches: int = 30) -> tuple[float, Counter]:
-    """Of one-agent questions of MATH: the smallest model's share of the last batches' calls, and
-    what the other actions were, with the multiplier held."""
-    loop = Loop(
-        layout={"topologies": ["IO"]},
-        workload={"datasets": ["math"], "tiers_s": [10.0], "rates_rpm": [10.0], "lanes": 16,
-                  "draw_parameters": False, "mixed_budgets": 0.0},
-        ppo={"batch_queries": 64, "lr": 3e-3, "entropy": 0.01},
-        planner={"lr_factor": 3.0},
-        reward=reward,
-    )  # fmt: skip
-    loop.set_multiplier(multiplier)
-    models: Counter = Counter()
-    for number in range(batches):
-        for episode in loop.step():
-            if number >= batches - 8:
-                models.update((episode.agent_episodes[EXECUTOR].actions.data // 3).tolist())
-    smallest = len(loop.runner.world.layout.models) - 1
-    return models[smallest] / models.total(), models
-
-
-def test_a_plain_linear_penalty_collapses_to_the_smallest_model_and_the_shipped_reward_does_not():
-    literal, _ = _smallest_share({"credit": "per_step"}, multiplier=5.0)
-    shipped = read_config(Path("rl/configs/b200.yaml")).reward.model_dump()
-    ours, models = _smallest_share(shipped, multiplier=0.2)
-    assert literal > 0.8
-    assert ours < 0.4
-    assert max(models.values()) / models.total() < 0.95
