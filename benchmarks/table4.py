@@ -127,7 +127,7 @@ def draw(runs: Sequence[Played]) -> plt.Figure:
             ylabel="SLO (%)",
             ylim=(0, 105),
         )
-    axes[0].legend(fontsize=7, loc="center left")
+    axes[1].legend(fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
     return figure
 
 
