@@ -21,7 +21,7 @@ PORT_FLAG = $(if $(PORT),--port $(PORT))
 MUST_NOT_STAY := torchvision torchaudio torchcodec
 
 help:
-	@echo "make quick         fake models: first answer within a minute. Install: 0.5 GB, 1-2 minutes"
+	@echo "make quick         fake models: first answer within a minute. Install: 0.7 GB, 1-2 minutes"
 	@echo "make demo          two real models on this CPU, eight questions. First: 5.3 GB, 10 minutes"
 	@echo "make serve         serve CONFIG (default $(CONFIG)) until Ctrl-C"
 	@echo "make test          install all of it and run the whole suite. First: 5.4 GB, 20 minutes"
@@ -31,8 +31,8 @@ help:
 	@echo "make tables-quick  the same commands as a try, to /tmp. Minutes"
 	@echo "make bench-overhead, bench-recovery, bench-gateway    of the running pool. Minutes each"
 	@echo
-	@echo "make install       Ray Serve and the fake engine, no torch: 0.5 GB, 1-2 minutes"
-	@echo "make install-dev   the same, with the tools of tests and checks: 0.6 GB, 2 minutes"
+	@echo "make install       Ray Serve and the fake engine, no torch: 0.7 GB, 1-2 minutes"
+	@echo "make install-dev   the same, with the tools of tests and checks: 0.8 GB, 2 minutes"
 	@echo "make install-vllm  vLLM and torch for the CPU (0.9 GB download, 3.4 GB more), 3-4 minutes"
 	@echo "make install-rl    RLlib as well, for training: 0.1 GB more, under a minute"
 	@echo "make models        weights of the local pool (0.7 GB download, 1.4 GB), 2 minutes"
@@ -48,7 +48,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.small: $(VENV)/.made pyproject.toml $(LOCK)
-	@echo "==> Ray Serve and InfraMind into $(VENV): 0.15 GB download, 0.5 GB on disk, 1-2 minutes"
+	@echo "==> Ray Serve and InfraMind into $(VENV): 0.15 GB download, 0.7 GB on disk, 1-2 minutes"
 	$(PIP) install -e . -c $(LOCK)
 	@touch $@
 
