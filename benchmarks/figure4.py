@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from benchmarks import paper
 from benchmarks.cells import SLO_S
-from benchmarks.report import Common, Report, common
+from benchmarks.report import Common, Report, common, save
 from benchmarks.rows import Row, read_rows, write_rows
 
 SEVERE_S = 3 * SLO_S
@@ -33,8 +33,7 @@ def main() -> None:
     )
     for point in dict.fromkeys(r.operating_point for r in rows):
         figure = draw([r for r in rows if r.operating_point == point], point)
-        figure.savefig(options.out / f"figure4_{point}.png", dpi=90, metadata={"Software": None})
-        plt.close(figure)
+        save(figure, options.out / f"figure4_{point}.png", dpi=90)
         report.add(f"![{point}](figure4_{point}.png)")
     report.finish({"points": len(rows), "dominated_by_greedy": dominated(rows)})
 

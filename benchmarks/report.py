@@ -91,8 +91,7 @@ class Report:
     def draw(self, figure: Figure) -> None:
         """Save the figure and show it below what was added so far."""
         figure.tight_layout()
-        figure.savefig(self.path("png"), dpi=110, metadata={"Software": None})
-        plt.close(figure)
+        save(figure, self.path("png"), dpi=110)
         self.add(f"![{self.name}]({self.path('png').name})")
 
     def finish(self, figures: dict[str, Any]) -> None:
@@ -110,6 +109,13 @@ class Report:
         line = {"benchmark": self.name, "simulated": True, **figures, **about, "versions": versions}
         print(f"{self.path('md')} written")
         print(json.dumps(line))
+
+
+def save(figure: Figure, path: Path, dpi: int) -> None:
+    """Write a figure of simulated cells, marked as such."""
+    figure.text(0.004, 0.004, "simulated", va="bottom", ha="left")
+    figure.savefig(path, dpi=dpi, metadata={"Software": None})
+    plt.close(figure)
 
 
 def basis(world: World, datasets: Collection[str]) -> str:
