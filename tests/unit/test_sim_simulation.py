@@ -2,14 +2,19 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from actors.local_pool import read_serve_file
 from runtime.policy import PlanView, make_policy
+from runtime.sim.items import shipped
+from runtime.sim.quality import QualityModel
 from runtime.sim.results import ANSWERED
 from runtime.sim.settings import SimSettings
 from runtime.sim.simulation import Simulation
+from runtime.sim.speeds import calibrated_pool
 from runtime.sim.workload import Arrival, poisson_workload
 from runtime.types import Plan, Route, Stop, Strategy, TaskKind, Topology
 from tests.sim_case import (
@@ -39,6 +44,27 @@ def three(**changes):
 
 
 # --- every query has one outcome -----------------------------------------------------------------
+
+
+def test_a_call_withdrawn_at_the_very_moment_of_its_end_has_ended_once():
+    """Deadlines of calls that start together fall on the moments at which engines finish."""
+    config = read_serve_file(Path("serve_configs/b200.yaml")).config
+    options = {"model": "llama-3.1-8b", "topology": "Chain", "agents": 4}
+    policy = config.policy.model_copy(update={"name": "fixed", "options": options})
+    config = config.model_copy(
+        update={"policy": policy, "at_deadline": "finish", "order": "edf_plain"}
+    )
+    simulation = Simulation(
+        config,
+        QualityModel(shipped(), seed=0),
+        poisson_workload(shipped().select("mmlu_pro"), rate_per_min=300, num_queries=200),
+        make_policy(config),
+        models=calibrated_pool(config),
+        settings=SimSettings(slowdown=30),
+    )
+    results = simulation.run()
+    assert sorted(results.queries["query"]) == list(range(200))
+    assert simulation.num_in_flight == 0
 
 
 @pytest.mark.parametrize("at_deadline", ["finish", "run_on"])
